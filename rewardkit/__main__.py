@@ -1,0 +1,6 @@
+"""`python -m rewardkit` is `rewardkit`."""
+
+from rewardkit.cli import main
+
+if __name__ == "__main__":
+    main()

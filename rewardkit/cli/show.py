@@ -1,0 +1,150 @@
+"""`rewardkit show NAME`: everything about one reward, from its own docstring, options and reference."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import typing
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+import click
+from pydantic.fields import FieldInfo
+
+from rewardkit import recipe
+from rewardkit.cli.columns import aligned
+from rewardkit.compose import Reward
+from rewardkit.errors import UnknownName
+from rewardkit.plugins import load_plugins
+from rewardkit.registry import Entry, Registry
+from rewardkit.report.terminal import visible
+from rewardkit.reward import FunctionReward, Leaf
+from rewardkit.targets import load_target, target_of
+from rewardkit.verifier import Verifier
+
+_NUMBERS = ("Fraction", "Quantity")
+
+
+@click.command("show", epilog="Example: rewardkit show gsm8k")
+@click.argument("name")
+def command(name: str) -> None:
+    """Show one reward: what it does, its options, its reference, an example."""
+    registry = load_plugins().registry
+    kind = _verifier(name, registry)
+    if kind is not None:
+        click.echo("\n".join(_verifier_lines(kind, registry)))
+        return
+    for shown, reward in recipe.parse_columns([name], registry).items():
+        click.echo("\n".join(_lines(shown, reward, registry)))
+
+
+def _verifier(name: str, registry: Registry) -> type[Verifier[Any]] | None:
+    """Return the class of a registered verifier. It may have options that must be given, so it is not made here."""
+    try:
+        found = load_target(registry.get("verifier", name).target)
+    except UnknownName:
+        return None
+    return found if isinstance(found, type) and issubclass(found, Verifier) else None
+
+
+def _lines(name: str, reward: Reward, registry: Registry) -> list[str]:
+    if isinstance(reward, Verifier):
+        return _verifier_lines(type(reward), registry, reward)
+    if not isinstance(reward, Leaf):
+        parts = [(leaf.label, leaf.formula) for leaf in reward.leaves()]
+        return [
+            f"{visible(name)}: a composition",
+            "",
+            f"  {visible(reward.formula, limit=2000)}",
+            "",
+            "Parts",
+            aligned(parts),
+        ]
+    entry = registry.by_target(reward.target)
+    lines, described = _head(reward, "reward", entry, reward.target, reward.label)
+    if isinstance(reward, FunctionReward):
+        lines += _function_options(reward, described)
+    lines += ["", f"Needs: {', '.join(reward.needs) or 'nothing but the completion'}"]
+    return lines + _tail("async" if reward.is_async else reward.placement, reward.timeout, reward, registry)
+
+
+def _verifier_lines(kind: type[Verifier[Any]], registry: Registry, made: Leaf | None = None) -> list[str]:
+    target = target_of(kind)
+    lines, described = _head(kind, "verifier", registry.by_target(target), target, kind.__name__)
+    lines += _fields("Options", kind.model_fields, described)
+    lines += ["", *_fields("Reference", kind.reference_type().model_fields, {})]
+    if made is None and not any(field.is_required() for field in kind.model_fields.values()):
+        made = kind()
+    limit = made.timeout if made is not None else getattr(kind, "timeout", None)
+    return lines + _tail(kind.placement, limit, made, registry)
+
+
+def _head(
+    thing: Any, kind: str, entry: Entry | None, target: str | None, label: str
+) -> tuple[list[str], dict[str, str]]:
+    """Return name, owner and documentation, and what the documentation says about each option."""
+    owner = str(entry.owner) if entry else f"from {target}"
+    text, described = _split_docs(inspect.getdoc(thing) or "No documentation.")
+    shown = [visible(line, limit=400) for line in text.splitlines()]
+    return [visible(f"{entry.name if entry else label}  ({kind}, {owner})", limit=400), "", *shown, ""], described
+
+
+def _tail(placement: str, timeout: float | None, reward: Leaf | None, registry: Registry) -> list[str]:
+    limit = f", deadline {timeout:g} s a completion" if timeout else ""
+    digest = recipe.content_hash(reward, registry) if reward else "depends on the options that must be given"
+    return ["", f"Runs: {placement}{limit}", "", f"content hash  {digest}"]
+
+
+def _split_docs(text: str) -> tuple[str, dict[str, str]]:
+    """Take the `Args:` section out of a docstring: what is left, and the description of each argument."""
+    match = re.search(r"^(?:Args|Options):\n((?:[ \t]+.*\n?|\n)+)", text, re.MULTILINE)
+    if match is None:
+        return text, {}
+    described: dict[str, str] = {}
+    current = ""
+    for line in inspect.cleandoc(match[1]).splitlines():
+        named = re.match(r"(\w+)(?: \([^)]*\))?:\s+(.*)", line)
+        if named:
+            current = named[1]
+            described[current] = named[2]
+        elif current and line.strip():
+            described[current] += " " + line.strip()
+    rest = (text[: match.start()] + text[match.end() :]).strip()
+    return rest, described
+
+
+def _function_options(reward: FunctionReward, described: dict[str, str]) -> list[str]:
+    try:
+        hints = typing.get_type_hints(inspect.unwrap(reward.function))
+    except Exception:  # a hint that only a type checker can resolve
+        hints = {}
+    rows = [
+        (f"{name} = {option.default!r}", _type_name(hints.get(name, type(option.default))), described.get(name, ""))
+        for name, option in reward.signature.options.items()
+    ]
+    return ["Options", aligned(rows)] if rows else ["Options: none"]
+
+
+def _fields(title: str, fields: Mapping[str, FieldInfo], described: dict[str, str]) -> list[str]:
+    rows = []
+    for name, field in fields.items():
+        default = "" if field.is_required() else f" = {_default(field)}"
+        rows.append((f"{name}{default}", _type_name(field.annotation), field.description or described.get(name, "")))
+    return [title, aligned(rows)] if rows else [f"{title}: none"]
+
+
+def _default(field: FieldInfo) -> str:
+    value = field.get_default(call_default_factory=True)
+    return str(value) if isinstance(value, Fraction) else repr(value)
+
+
+def _type_name(annotation: Any) -> str:
+    if annotation is None or annotation is type(None):
+        return "None"
+    if typing.get_origin(annotation) is typing.Literal:
+        return " | ".join(repr(value) for value in typing.get_args(annotation))
+    if isinstance(annotation, type) and typing.get_origin(annotation) is None:
+        return "number" if annotation.__name__ in _NUMBERS else annotation.__name__
+    text = re.sub(r"\b(?:\w+\.)+", "", str(annotation))
+    return re.sub(rf"\b(?:{'|'.join(_NUMBERS)})\b", "number", text)

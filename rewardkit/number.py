@@ -1,0 +1,702 @@
+"""Text -> exact number.
+
+`read_number` reads a text that is a number and nothing else: `1,234`, `-3/4`, `\\frac{3}{4}`, `1½`, `45%`,
+`1.2 \\times 10^5`, `$3.50`, `2.5 kg`, `۱۲`. `find_numbers` finds the numbers in prose, `stated_number` the one
+number that a short answer states, and `same_number` says whether two of them are equal.
+
+Values are exact fractions. Every size is checked before any arithmetic, so no text makes it slow: texts up to
+1,024 characters, 300 digits, powers of ten up to 1,000; what is larger is not read. Algebra (`2\\pi`, `3 + 4`,
+`x = 5`) and lists are not numbers, and give None.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from fractions import Fraction
+from functools import lru_cache
+from typing import NamedTuple
+
+MAX_TEXT = 1024
+MAX_DIGITS = 300
+MAX_EXPONENT = 1000
+
+_ZERO = Fraction(0)
+
+
+class Quantity(NamedTuple):
+    """A number as it was written.
+
+    Attributes:
+        value: The exact value, of `45%` 45.
+        percent: It carries a percent sign or the word.
+        unit: Unit or currency in a normal form: "cm", "m/s", "dollar", "apple"; "" where there is none.
+        digits: Significant digits of a number with a decimal point or a power of ten; 0 for integers and fractions.
+        text: The text that was read.
+    """
+
+    value: Fraction
+    percent: bool = False
+    unit: str = ""
+    digits: int = 0
+    text: str = ""
+
+
+def read_number(text: str) -> Quantity | None:
+    """Return the number that `text` is, or None when it is anything else, or too large.
+
+    A comma before exactly three digits is a thousands mark, another single comma a decimal comma:
+    `1,234` is 1234, `3,14` is 3.14, `0,125` is 0.125, `1.234,56` is 1234.56. What can be read in two ways
+    (`2,5,8`, `12345,678`) is not a number. Ordinals (`21st`) equal their number.
+    """
+    if len(text) <= 24:
+        return _read_short(text)
+    return _read(text) if len(text) <= MAX_TEXT else None
+
+
+def same_number(answer: Quantity, reference: Quantity, tolerance: Fraction = _ZERO, relative: Fraction = _ZERO) -> bool:
+    """Whether two numbers are equal, exactly unless a tolerance is given.
+
+    `45%` equals 0.45, and 45 too when only one side has the sign; a bare 45 is not a bare 0.45. Units and
+    currency may be missing on one side; where both have one they must agree, converted where that is
+    possible (50 cents is $0.50, 1 km is 1000 m). Nothing is rounded: 0.33 is not 1/3.
+
+    Args:
+        answer: The number to judge.
+        reference: What it should be.
+        tolerance: Largest absolute difference, in the reference's unit.
+        relative: Largest difference as a share of the reference; the larger of both tolerances holds.
+    """
+    value = answer.value
+    if answer.unit and reference.unit and answer.unit != reference.unit:
+        factor = _conversion(answer.unit, reference.unit)
+        if factor is None:
+            return False
+        value = value * factor
+    wanted = reference.value
+    if value is wanted or _near(value, wanted, tolerance, relative):
+        return True
+    if answer.percent == reference.percent:
+        return False
+    if answer.percent:
+        return _near(value / 100, wanted, tolerance, relative)
+    return _near(value, wanted / 100, tolerance, relative)
+
+
+def _near(value: Fraction, wanted: Fraction, tolerance: Fraction, relative: Fraction) -> bool:
+    if value.numerator == wanted.numerator and value.denominator == wanted.denominator:
+        return True
+    if not tolerance and not relative:
+        return False
+    return abs(value - wanted) <= max(tolerance, relative * abs(wanted))
+
+
+# ---------------------------------------------------------------------------------------- a whole text
+
+
+@lru_cache(maxsize=4096)
+def _read_short(text: str) -> Quantity | None:
+    return _read(text)
+
+
+def _read(text: str) -> Quantity | None:
+    plain = text.strip()
+    simple = _SIMPLE.fullmatch(plain)
+    if simple is not None:
+        whole, part = simple.groups()
+        if part is None:
+            return Quantity(Fraction(int(whole)), False, "", 0, text)
+        digits = len((whole + part).lstrip("+-0")) or 1
+        return Quantity(Fraction(int(whole + part), 10 ** len(part)), False, "", digits, text)
+    match = _WHOLE.fullmatch(_unwrapped(_folded(plain)))
+    if match is None:
+        return None
+    value = _value(match)
+    if value is None:
+        return None
+    fraction, digits = value
+    tail = _tail(match)
+    if tail is None:
+        return None
+    scale, percent, unit = tail
+    fraction *= scale
+    if "-" in (match["sign"] or "", match["sign2"] or ""):
+        fraction = -fraction
+    return Quantity(fraction, percent, unit, digits, text)
+
+
+_SIMPLE = re.compile(r"([-+]?\d{1,18})(?:\.(\d{1,18}))?", re.ASCII)
+_DIGITS = r"\d[\d.,'_ ]*"
+_WHOLE = re.compile(
+    rf"""
+    (?P<sign>[-+])? \s*
+    (?P<currency>US\$|[$€£¥₹₩₽₱₫฿₦]|(?:USD|EUR|GBP|JPY|INR|CNY|RMB|CAD|AUD)\b|Rs\.?)? \s*
+    (?P<sign2>(?(sign)(?!)|[-+]))? \s*
+    (?:
+        (?: (?P<whole>\d[\d,]*) \s+ (?:and\s+|&\s*)? (?=\d+\s*/\s*\d) )?
+        (?P<top>[-+]?(?:{_DIGITS}|\.\d+)) / \s* (?P<bottom>[-+]?\s*(?:{_DIGITS}|\.\d+))
+      | (?P<before>\d*)\.(?P<fixed>\d*) (?: \\(?:overline|bar|dot)\s*\{{ (?P<cycle>\d+) \}} | \((?P<cycle2>\d+)\) )
+      | 10\s*(?:\^|\*\*)\s*(?:\{{\s*(?P<power>[-+]?\s?\d+)\s*\}}|(?P<power2>[-+]?\d+))
+      | (?P<number>{_DIGITS}|\.\d+)
+        (?: [eE](?P<e>[-+]?\d+)
+          | \s*[*xX]\s*10\s*(?:\^|\*\*)\s*(?:\{{\s*(?P<ten>[-+]?\s?\d+)\s*\}}|\((?P<ten3>[-+]?\d+)\)|(?P<ten2>[-+]?\d+))
+        )?
+    )
+    (?P<tail>(?![\d.,]).*)
+    """,
+    re.VERBOSE | re.ASCII | re.DOTALL,
+)
+
+
+def _value(match: re.Match[str]) -> tuple[Fraction, int] | None:
+    """Return the unsigned value and its significant digits."""
+    if match["top"] is not None:
+        return _fraction(match["whole"], match["top"], match["bottom"])
+    cycle = match["cycle"] or match["cycle2"]
+    if cycle is not None:
+        return _repeating(match["before"], match["fixed"], cycle)
+    power = match["power"] or match["power2"]
+    if power is not None:
+        size = _exponent(power)
+        return None if size is None else (_power(size), 0)
+    exponent = _exponent(match["e"] or match["ten"] or match["ten2"] or match["ten3"] or "0")
+    read = _decimal(match["number"])
+    if read is None or exponent is None:
+        return None
+    value, digits = read
+    if exponent:
+        return value * _power(exponent), digits or len(str(value.numerator))
+    return value, digits
+
+
+def _fraction(whole: str | None, top: str, bottom: str) -> tuple[Fraction, int] | None:
+    upper, lower = _signed(top), _signed(bottom)
+    if upper is None or not lower:
+        return None
+    value = upper / lower
+    if whole is None:
+        return value, 0
+    units = _decimal(whole)
+    if units is None or value < 0 or units[0].denominator != 1:
+        return None
+    return units[0] + value, 0
+
+
+def _signed(text: str) -> Fraction | None:
+    negative = text[0] == "-"
+    read = _decimal(text.lstrip("-+ "))
+    return None if read is None else -read[0] if negative else read[0]
+
+
+def _repeating(before: str, fixed: str, cycle: str) -> tuple[Fraction, int] | None:
+    if len(before) + len(fixed) + len(cycle) > MAX_DIGITS:
+        return None
+    start = int("0" + before + fixed)
+    return Fraction(int("0" + before + fixed + cycle) - start, 10 ** len(fixed) * (10 ** len(cycle) - 1)), 0
+
+
+_SEPARATED = re.compile(
+    r"""
+      (?P<grouped>[1-9]\d{0,2}(?:(?P<mark>[,'_ ])\d{3})(?:(?P=mark)\d{3})*)(?:\.(?P<g>\d*))?   # 1,234,567.8
+    | (?P<indian>[1-9]\d?(?:,\d{2})+,\d{3})(?:\.(?P<i>\d*))?                                   # 12,34,567
+    | (?P<dotted>[1-9]\d{0,2}(?:\.\d{3})+),(?P<d>\d+)                                          # 1.234,56
+    | (?P<dots>[1-9]\d{0,2}(?:\.\d{3}){2,})                                                    # 1.234.567
+    | (?P<spaced>[1-9]\d{0,2}(?:[ ']\d{3})+),(?P<s>\d+)                                        # 1 234,56
+    | (?P<comma>\d+),(?P<c>\d+)                                                                # 3,14
+    """,
+    re.VERBOSE | re.ASCII,
+)
+
+
+def _decimal(text: str) -> tuple[Fraction, int] | None:
+    """Read digits with separators: the value, and its significant digits when it is a decimal."""
+    text = text.strip()
+    if len(text) > 2 * MAX_DIGITS:
+        return None
+    whole, point, part = text.partition(".")
+    if not (whole + part).isdecimal():
+        match = _SEPARATED.fullmatch(text)
+        if match is None:
+            return None
+        kind = next(name for name in ("grouped", "indian", "dotted", "dots", "spaced", "comma") if match[name])
+        whole = "".join(filter(str.isdecimal, match[kind]))
+        found = match[kind[0]] if kind != "dots" else None
+        point, part = ("", "") if found is None else (".", found)
+        if kind == "comma" and len(part) == 3 and whole != "0":
+            return None
+    if len(whole) + len(part) > MAX_DIGITS:
+        return None
+    if not part:
+        return Fraction(int(whole)), len(whole.lstrip("0")) if point else 0
+    return Fraction(int(whole + part), 10 ** len(part)), len((whole + part).lstrip("0")) or 1
+
+
+def _exponent(text: str) -> int | None:
+    text = text.replace(" ", "")
+    if len(text) > 8:
+        return None
+    size = int(text)
+    return size if abs(size) <= MAX_EXPONENT else None
+
+
+def _power(exponent: int) -> Fraction:
+    return Fraction(10**exponent) if exponent >= 0 else Fraction(1, 10**-exponent)
+
+
+# ------------------------------------------------------------------------- what stands behind the number
+
+_SCALES = {
+    "dozen": 12,
+    "hundred": 10**2,
+    "thousand": 10**3,
+    "lakh": 10**5,
+    "million": 10**6,
+    "mn": 10**6,
+    "crore": 10**7,
+    "billion": 10**9,
+    "bn": 10**9,
+    "trillion": 10**12,
+}
+_LETTERS = {"k": 10**3, "m": 10**6, "b": 10**9}
+_SCALE = re.compile(rf"\s*({'|'.join(_SCALES)})s?\b(?!\s*\^)", re.IGNORECASE)
+_LETTER = re.compile(r"\s?([kKmMbB])\b(?!\s*\^)")
+_PERCENT = re.compile(r"\s*(?:%|per ?cent\b|pct\b\.?|percentage points?\b)\s*", re.IGNORECASE)
+_ORDINAL = re.compile(r"\s*\^?\s*\{?\s*(?:st|nd|rd|th)\s*\}?", re.IGNORECASE)
+_CURRENCIES = {
+    "US$": "dollar", "$": "dollar", "USD": "dollar", "€": "euro", "EUR": "euro", "£": "gbp", "GBP": "gbp",
+    "¥": "yen", "JPY": "yen", "₹": "rupee", "INR": "rupee", "Rs": "rupee", "Rs.": "rupee", "CNY": "yuan",
+    "RMB": "yuan", "CAD": "cad", "AUD": "aud", "₩": "won", "₽": "ruble", "₱": "peso", "₫": "dong", "฿": "baht",
+    "₦": "naira",
+}  # fmt: skip
+
+
+def _tail(match: re.Match[str]) -> tuple[int, bool, str] | None:
+    """Read what follows the number: a factor (million), percent, a unit. None: something else."""
+    tail = match["tail"]
+    currency = _CURRENCIES[match["currency"]] if match["currency"] else ""
+    if not tail or tail.isspace():
+        return 1, False, currency
+    scale = 1
+    if (word := _SCALE.match(tail)) is not None:
+        scale, tail = _SCALES[word[1].lower()], tail[word.end() :]
+    elif currency and (word := _LETTER.match(tail)) is not None:
+        scale, tail = _LETTERS[word[1].lower()], tail[word.end() :]
+    if not tail:
+        return scale, False, currency
+    if (word := _PERCENT.match(tail)) is not None:
+        return (scale, True, currency) if word.end() == len(tail) else None
+    if _ORDINAL.fullmatch(tail) is not None:
+        return (1, False, "") if scale == 1 and not currency and _integral(match) else None
+    # A digit right before the letters glues them: `5 apples` counts apples, `5abc` is no number.
+    spaced = scale != 1 or " " in (tail[0], match.string[match.start("tail") - 1])
+    unit = read_unit(tail, glued=not spaced)
+    if unit is None:
+        return None
+    if not currency or unit == currency:
+        return scale, False, unit or currency
+    if unit.startswith("/"):
+        return scale, False, currency + unit
+    return (scale, False, currency) if not unit else None
+
+
+def _integral(match: re.Match[str]) -> bool:
+    return match["number"] is not None and "." not in match["number"]
+
+
+# Symbol: its size in the base unit, the base unit, other names (singular; a plural -s is understood).
+_UNITS: dict[str, tuple[str, str, str]] = {
+    "mm": ("1/1000", "m", "millimeter millimetre"),
+    "cm": ("1/100", "m", "centimeter centimetre"),
+    "m": ("1", "m", "meter metre"),
+    "km": ("1000", "m", "kilometer kilometre"),
+    "in": ("0.0254", "m", "inch inches"),
+    "ft": ("0.3048", "m", "foot feet"),
+    "yd": ("0.9144", "m", "yard"),
+    "mi": ("1609.344", "m", "mile"),
+    "mg": ("1/1000", "g", "milligram"),
+    "g": ("1", "g", "gram gm"),
+    "kg": ("1000", "g", "kilogram kilo"),
+    "tonne": ("1000000", "g", ""),
+    "lb": ("16", "oz", "pound"),
+    "oz": ("1", "oz", "ounce"),
+    "ms": ("1/1000", "s", "millisecond"),
+    "s": ("1", "s", "second sec"),
+    "min": ("60", "s", "minute"),
+    "h": ("3600", "s", "hour hr"),
+    "day": ("86400", "s", ""),
+    "week": ("604800", "s", "wk"),
+    "month": ("1", "month", ""),
+    "year": ("12", "month", "yr"),
+    "ml": ("1/1000", "l", "mL milliliter millilitre"),
+    "l": ("1", "l", "L liter litre"),
+    "cup": ("1/16", "gal", ""),
+    "pt": ("1/8", "gal", "pint"),
+    "qt": ("1/4", "gal", "quart"),
+    "gal": ("1", "gal", "gallon"),
+    "dollar": ("1", "dollar", "USD buck $ US$"),
+    "cent": ("1/100", "dollar", "¢"),
+    "euro": ("1", "euro", "EUR €"),
+    "gbp": ("1", "gbp", "GBP £"),
+    "yen": ("1", "yen", "JPY ¥ 円"),
+    "rupee": ("1", "rupee", "INR ₹"),
+    "yuan": ("1", "yuan", "CNY RMB 元"),
+    "degree": ("1", "degree", "° deg"),
+    "radian": ("1", "radian", "rad"),
+    "°C": ("1", "°C", "celsius"),
+    "°F": ("1", "°F", "fahrenheit"),
+    "ohm": ("1", "ohm", "Ω"),
+    "V": ("1", "V", "volt"),
+    "W": ("1", "W", "watt"),
+    "kW": ("1000", "W", "kilowatt"),
+    "N": ("1", "N", "newton"),
+    "J": ("1", "J", "joule"),
+    "Hz": ("1", "Hz", "hertz"),
+}
+_NAMES = {name: symbol for symbol, (_, _, names) in _UNITS.items() for name in [symbol, *names.split()]}
+_ALIASES = {"mph": "mi/h", "kph": "km/h", "kmh": "km/h", "fps": "ft/s", "sqft": "ft^2"}
+# Words behind a number that name no unit.
+_FILLERS = frozenset(
+    "unit total altogether each left overall only exactly apiece remaining time in-all number 个 個 倍 只 つ".split()
+)
+# Words that turn a number into something else, or into two: no unit contains one.
+_NO_UNITS = frozenset(
+    "a an and another are as at be because but by choose cubed divided e equal equals exceeding factorial fewer for from"
+    " half if in infinity infinite is it less like log ln maybe mod modulo minus more most not of on or over perhaps pi"
+    " plus possibly remainder root so sqrt squared than that the then this times to under unknown until unless up when"
+    " where which with without x y z zero one two three four five six seven eight nine ten eleven twelve hundred"
+    " thousand million billion trillion sin cos tan bit".split()
+)
+_TERM = re.compile(r"(?:(sq\.?|square|cu\.?|cubic)\s+)?([^\s^/]+(?:\s[^\s^/]+){0,2}?)(?:\s*\^\s*\{?\s*(-?\d)\s*\}?|\s+(squared|cubed))?")
+_OVER = re.compile(r"\s*/\s*|\s+per\s+|^per\s+|\s+(?:an?|each|every)\s+(?=(?:second|minute|hour|day|week|month|year)$)")
+_LINKS = frozenset("of per".split())
+
+
+@lru_cache(maxsize=1024)
+def read_unit(text: str, *, glued: bool = False) -> str | None:
+    """Return the unit that `text` names in its normal form, "" when it names none, None when it is no unit.
+
+    Known units are looked up (`centimetres`, `sq ft`, `m/s^2`, `km per hour`). Other names of things (`apples`)
+    are units of their own: one to three words of which none can change what the number means. Single letters
+    are units only where the table has them. `glued`: it stands right behind the digits, where only known units
+    and words of other scripts count.
+    """
+    text = " ".join(text.split()).rstrip(".")
+    if not text:
+        return ""
+    if text in _ALIASES:
+        return _ALIASES[text]
+    parts = _OVER.split(text)
+    if len(parts) > 3:
+        return None
+    names: list[str] = []
+    for part in parts:
+        name = _term(part, glued and not names) if part or names else ""
+        if name is None or (names and not name):
+            return None
+        names.append(name)
+    return "/".join(names)
+
+
+def _term(text: str, glued: bool) -> str | None:
+    match = _TERM.fullmatch(text)
+    if match is None:
+        return None
+    name = _name(match[2], glued)
+    power = match[3] or {"sq": "2", "squ": "2", "cu": "3", "cub": "3"}.get((match[1] or match[4] or "").rstrip(".")[:3], "")
+    if match[3] is None and match[4]:
+        power = "2" if match[4] == "squared" else "3"
+    if not name or not power or power == "1":
+        return name
+    return f"{name}^{power}" if name in _UNITS else None
+
+
+def _name(text: str, glued: bool) -> str | None:
+    text = text.lstrip("-").rstrip(".,;:!?")
+    lower = text.lower()
+    for form in (text, text[:-1] if text.endswith("s") else text, lower, lower[:-1] if lower.endswith("s") else lower):
+        if form in _NAMES and (len(form) > 1 or form == text):
+            return _NAMES[form]
+    if lower in ("degrees celsius", "degree celsius", "° c", "°c"):
+        return "°C"
+    if lower in ("degrees fahrenheit", "degree fahrenheit", "° f", "°f"):
+        return "°F"
+    if lower in _FILLERS or _singular(lower) in _FILLERS or lower in ("in total", "in all"):
+        return ""
+    words = lower.split()
+    if glued and text.isascii():
+        return None
+    if any(not w.replace("-", "").isalpha() or (w in _NO_UNITS and not (i and w in _LINKS)) for i, w in enumerate(words)):
+        return None
+    if text.isascii() and (len(words[0]) < 3 or any(len(word) == 1 for word in words)) or words[-1] in _LINKS:
+        return None
+    return " ".join([*words[:-1], _singular(words[-1])] if len(words) == 1 else map(_singular, words))
+
+
+def _singular(word: str) -> str:
+    if word.endswith("ies") and len(word) > 4:
+        return word[:-3] + "y"
+    if word.endswith(("ches", "shes", "sses", "xes")):
+        return word[:-2]
+    return word[:-1] if word.endswith("s") and not word.endswith("ss") and len(word) > 2 else word
+
+
+@lru_cache(maxsize=1024)
+def _conversion(unit: str, to: str) -> Fraction | None:
+    """Return the factor from one unit to another, 1 for the same thing said otherwise, or None."""
+    if {unit, to} == {"lb", "gbp"}:  # the word "pounds" says either
+        return Fraction(1)
+    mine, theirs = _dimension(unit), _dimension(to)
+    if mine[1] == theirs[1]:
+        return mine[0] / theirs[0]
+    if "/" in unit and "/" not in to or "/" in to and "/" not in unit:  # "$18 a day" may be said as "$18"
+        money, other = _dimension(unit.partition("/")[0]), _dimension(to.partition("/")[0])
+        if money[1] == other[1] and money[1].keys() <= _MONEY:
+            return money[0] / other[0]
+    words, others = set(unit.split()), set(to.split())
+    unknown = unit not in _UNITS and to not in _UNITS and "/" not in unit + to
+    return Fraction(1) if unknown and (words <= others or others <= words) else None
+
+
+_MONEY = frozenset(_CURRENCIES.values())
+
+
+def _dimension(unit: str) -> tuple[Fraction, dict[str, int]]:
+    factor = Fraction(1)
+    dimension: dict[str, int] = {}
+    for place, term in enumerate(unit.split("/")):
+        name, _, power = term.partition("^")
+        size, base, _ = _UNITS.get(name, ("1", name, ""))
+        times = int(power or 1) * (1 if place == 0 else -1)
+        if base:
+            factor *= Fraction(size) ** times
+            dimension[base] = dimension.get(base, 0) + times
+    return factor, {base: power for base, power in dimension.items() if power}
+
+
+# --------------------------------------------------------------------------- other scripts, LaTeX, wrappers
+
+_LOOKALIKES = {
+    **dict.fromkeys("−‐‑‒–—﹣－➖⁻", "-"),
+    **dict.fromkeys("＋➕", "+"),
+    **dict.fromkeys("×✕✖⋅·∙", "*"),
+    **dict.fromkeys("⁄∕÷", "/"),
+    **dict.fromkeys("\u00a0\u202f\u2009\u2007\u2008\u2005\u2006\u2002\u2003\u3000", " "),
+    **dict.fromkeys("’‘ʼ′", "'"),
+    **dict.fromkeys("٫", "."),
+    **dict.fromkeys("٬،、", ","),
+    **dict.fromkeys("٪﹪", "%"),
+    **dict.fromkeys("。｡", "."),
+    **dict.fromkeys("\u200b\u200c\u200d\u200e\u200f\u2060\ufeff\u2061\u2062", ""),
+    "º": "°", "\u2126": "Ω", "￥": "¥", "￡": "£", "℃": "°C", "℉": "°F",
+}  # fmt: skip
+_RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
+_RAISED_RUN = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+")
+_VULGAR = "¼½¾⅐⅑⅒⅓⅔⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞↉"
+
+
+def _folded(text: str) -> str:
+    """Write digits, signs and spaces of any script in ASCII: superscripts as `^{…}`, `½` as ` 1/2 `."""
+    if text.isascii():
+        return text
+    text = _RAISED_RUN.sub(lambda run: "^{" + run[0].translate(_RAISED) + "}", text)
+    return "".join(map(_ascii, text)) if not text.isascii() else text
+
+
+def _ascii(char: str) -> str:
+    if char < "\x80":
+        return char
+    if char in _LOOKALIKES:
+        return _LOOKALIKES[char]
+    digit = unicodedata.decimal(char, None)
+    if digit is not None:
+        return str(digit)
+    plain = unicodedata.normalize("NFKC", char)
+    if char in _VULGAR:
+        return " " + plain.replace("\u2044", "/") + " "
+    return plain if plain.isascii() else char
+
+
+_LATEX = [
+    (re.compile(r"\\(?:left|right|displaystyle|textstyle|limits|!|[bB]igg?[lr]?)(?![A-Za-z])|\\color\{[a-zA-Z]{0,20}\}"), ""),
+    (re.compile(r"\\(?:[,;: ]|q?quad(?![A-Za-z])|thinspace(?![A-Za-z])|enspace(?![A-Za-z]))|~"), " "),
+    (re.compile(r"\\(?:\$|textdollar(?![A-Za-z]))"), "US$"),
+    (re.compile(r"\\pounds(?![A-Za-z])"), "£"),
+    (re.compile(r"\\(?:euro|texteuro)(?![A-Za-z])"), "€"),
+    (re.compile(r"\\([%#&_])"), r"\1"),
+    (re.compile(r"\\(?:times|cdot|ast)(?![A-Za-z])"), "*"),
+    (re.compile(r"\^\s*\{?\s*\\(?:circ|degree)(?![A-Za-z])\s*\}?|\\(?:degree|textdegree)(?![A-Za-z])"), "°"),
+    (re.compile(r"\\Omega(?![A-Za-z])"), "Ω"),
+    (re.compile(r"\\(?:text|mathrm|textrm|textbf|mathbf|textit|mathit|mathsf|mbox|operatorname|bm|underline)\s*\{([^{}]*)\}"), r" \1"),
+    (re.compile(r"\\[dtc]?frac\s*(?:\{([^{}]*)\}|(\d))\s*(?:\{([^{}]*)\}|(\d))"), r" \1\2/\3\4 "),
+    (re.compile(r"\{([^{}]*)\\over(?![A-Za-z])([^{}]*)\}"), r" \1/\2 "),
+]  # fmt: skip
+_PAIRS = [("\\(", "\\)"), ("\\[", "\\]"), ("$", "$"), ("`", "`"), ('"', '"'), ("“", "”"), ("{", "}"), ("(", ")")]
+_BOX = re.compile(r"\\(?:boxed|fbox|mathbf|bm|underline)\s*\{(.*)\}", re.DOTALL)
+
+
+# Punctuation at the end; `5!` is a factorial, `5 dollars!` only enthusiastic.
+_END = re.compile(r"[.,;:?]+$|(?<=[^\d!)}\s])!+$")
+
+
+def _unwrapped(text: str) -> str:
+    """Take off LaTeX spacing and fonts, maths and Markdown delimiters, and punctuation at the end."""
+    if "{,}" in text:
+        text = text.replace("{,}", ",")
+    if "\\" in text or "~" in text:
+        if (box := _BOX.fullmatch(text.strip(" $*"))) is not None:
+            text = box[1]
+        for pattern, by in _LATEX:
+            text = pattern.sub(by, text)
+    for _ in range(8):
+        before = text
+        text = _END.sub("", text.strip(" \t\r\n*_`"))
+        for left, right in _PAIRS:
+            if text.startswith(left) and text.endswith(right) and len(text) > len(left + right):
+                inner = text[len(left) : -len(right)]
+                if left in "{(" and ("," in inner or left in inner):
+                    continue
+                text = inner
+                break
+        if text == before:
+            break
+    return text
+
+
+# ----------------------------------------------------------------------------------------------- in prose
+
+_MINUS = "-−‐‑‒–﹣－"
+_JOINED = r"\d+(?:(?:[.,:'’_٫٬\u00a0\u202f\u2009]|\{,\}|\\,|,\\!)\d+)*"
+_KNOWN = "|".join(sorted((re.escape(name) for name in _NAMES if len(name) > 1 or not name.isascii()), key=len, reverse=True))
+_KNOWN_UNIT = rf"(?:(?:sq\.?|square|cubic)\s)?(?:{_KNOWN})s?(?![A-Za-z])(?:\^\{{?-?\d\}}?|[²³])?"
+_SCAN = re.compile(
+    rf"""
+    (?= [{_MINUS}+$€£¥₹\\\d.U{_VULGAR}] )
+    (?: [{_MINUS}+]? (?:US)?(?:\\?\$|[€£¥₹])\s?[{_MINUS}+]? | [{_MINUS}+] | (?<![A-Za-z\d_^.]) )
+    (?:
+        \d+[ ]\d+/\d+(?![/\d])
+      | {_JOINED}(?:\s?[/⁄∕]\s?{_JOINED})+
+      | (?:{_JOINED}\s?)?\\[dtc]?frac\s?(?:\{{[^{{}}]{{0,310}}\}}|\d)\s?(?:\{{[^{{}}]{{0,310}}\}}|\d)
+      | (?:\d+\s?)?[{_VULGAR}]
+      | {_JOINED}
+      | \.\d+
+    )
+    (?: [eE][-+]?\d+
+      | \s?(?:[×*x]|\\times|\\cdot)\s?10(?:\s?(?:\^|\*\*)\s?\{{?[{_MINUS}+]?\d+\}}?|[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)
+    )?
+    (?: \^\{{?[^\s{{}}$]{{1,20}}\}}? | [⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+ )?
+    (?: [A-Za-zπ°]{{1,20}} | \s?\\(?:pi|sqrt|theta|infty)(?![A-Za-z]) )?
+    (?: [ ](?:thousand|million|billion|trillion)(?![A-Za-z]) )?
+    (?: \s?\\?[%％٪] | \s(?:percent|per\scent)(?![A-Za-z])
+      | (?:\\[,;\s!])?\s?(?:\\(?:text|mathrm)\{{\s?{_KNOWN_UNIT}\s?\}}(?:\^\{{?\d\}}?)?|{_KNOWN_UNIT})(?:\s?(?:/|per)\s?{_KNOWN_UNIT})?
+    )?
+    """,
+    re.VERBOSE,
+)
+_COMMAND = re.compile(r"\\([A-Za-z]+)\{$")
+_PLAIN_COMMANDS = frozenset("boxed fbox text textbf textit textrm mathrm mathbf mathit mathsf bm underline mbox".split())
+
+
+def find_numbers(text: str, start: int = 0) -> Iterator[tuple[int, int]]:
+    """Yield where the numbers in prose stand, from the first to the last, as (start, end).
+
+    A span takes in sign, currency, percent sign, power of ten and a known unit. What only looks like a number is
+    left out (`x2`, `cm^2`, the 2 of `H2O`) or comes with what belongs to it, so that `read_number` refuses it
+    (`3:30`, `3k`, `2\\pi`, `1,2,3`, `\\sqrt{17}`). Linear in the length of the text.
+    """
+    # A lookahead first: nearly every character is passed over by that one look.
+    for match in _SCAN.finditer(text, start):
+        first, last = match.span()
+        before = text[first - 1] if first else ""
+        if before == "^" or (before == "_" and text[first - 2 : first - 1].isalnum()):
+            continue
+        if text[first] in _MINUS + "+" and _operator(text, first):
+            first += 1
+            if text[first - 2 : first - 1] == "^":
+                continue
+        elif before == "√":
+            first -= 1
+        elif before == "{":
+            command = _COMMAND.search(text, max(0, first - 16), first)
+            if command is not None and command[1] not in _PLAIN_COMMANDS:
+                first = command.start()
+            elif text[first - 2 : first - 1] in ("^", "_"):
+                continue
+        elif text[first] == "$" and ("\\" in text[first:last] or text.startswith("$", last)):
+            first += 1  # it opens a formula
+        yield first, last
+
+
+def _operator(text: str, at: int) -> bool:
+    """Whether the sign at `at` subtracts: something to subtract from stands before it."""
+    for place in range(at - 1, max(-1, at - 4), -1):
+        char = text[place]
+        if char in " \u00a0":
+            continue
+        return char.isdigit() or char in ")]}%" or (place == at - 1 and (char.isalpha() or char in "$_^"))
+    return False
+
+
+_SENTENCE = re.compile(r"(?:[.?]|(?<!\d)!)(?=\s|$)|[\n。]")
+_HEDGE = re.compile(r"\b(?:or|and/or|versus|vs)\b[^\d]{0,40}\d", re.IGNORECASE)
+_SECOND = re.compile(
+    r"\s*(?:(?:,|and|to|through|plus|minus|times|but)\s+\W{0,3}\d|and (?:a|one|three) (?:half|third|quarter))", re.IGNORECASE
+)
+_ALGEBRA = re.compile(
+    r"\s*(?:[-+*/^×÷=<>±·−–_√]\s*[\w(\\$√]|[xyznabc]\b(?!\s+[A-Za-z])"
+    r"|\\(?!text|mathrm|textbf|mathbf|quad|qquad|[)\],;!% $]))|!+\s*$"
+)
+_VAGUE = frozenset(
+    "a about approx approximately around total of exactly only just roughly the is equal equals to be therefore thus so now"
+    " simply indeed actually answer final".split()
+)
+
+
+def stated_number(text: str) -> Quantity | None:
+    """Return the number that a short answer states, or None when it states none, or several.
+
+    `text` is what stands behind a marker or in a box. It may be a number, begin with one (`18 dollars a day`), end
+    a calculation (`9 * 2 = 18`) or be a sentence with a single number. `12 or 14`, `10 + x` and `5\\sqrt{2}` are none.
+    """
+    text = text[:MAX_TEXT].strip()
+    whole = read_number(text)
+    if whole is not None:
+        return whole
+    end = _SENTENCE.search(text)
+    sentence = text[: end.start()] if end is not None and end.start() else text
+    if "=" in sentence:
+        left, _, right = sentence.rpartition("=")
+        value = _stated(right)
+        return value if value is not None else read_number(left)
+    return _stated(sentence)
+
+
+def _stated(text: str) -> Quantity | None:
+    if _HEDGE.search(text) is not None:
+        return None
+    spans = list(find_numbers(text))
+    if not spans:
+        return None
+    first, last = spans[0]
+    leads = _leads(text[:first])
+    if not leads and len(spans) > 1:
+        return None
+    grouped = _SPACED.match(text, first) if leads else None
+    if grouped is not None and grouped.end() > last:
+        last = grouped.end()
+    if _ALGEBRA.match(text, last) is not None or _SECOND.match(text, last) is not None:
+        return None
+    if text[:first].rstrip()[-1:] in ("+", "*", "/", "^", "<", ">", "≤", "≥", "±") and not text[:first].rstrip().endswith("**"):
+        return None
+    return read_number(text[first:last])
+
+
+_SPACED = re.compile(r"[$€£]?\s?[1-9]\d{0,2}(?: \d{3})+(?:[.,]\d+)?(?![\d.,]*\d)")
+_WORD = re.compile(r"[A-Za-z]+")
+
+
+def _leads(before: str) -> bool:
+    """Whether what stands before a number says nothing: markup, or words like "about"."""
+    if not any(map(str.isalnum, before)):
+        return True
+    return all(word.lower() in _VAGUE for word in _WORD.findall(before)) and not any(map(str.isdigit, before))

@@ -1,0 +1,182 @@
+"""Which completions belong to one group.
+
+The key of a group is a 64-bit hash of what it is about, never of where it stands, so a group may be spread over
+rows, files and runs. Two rows with one id but another prompt or reference are two groups, and are counted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from rewardkit.records.paths import MISSING
+from rewardkit.records.text import clean
+from rewardkit.types import Generation
+
+_encode = msgspec.json.Encoder(order="deterministic", enc_hook=repr).encode
+_start_hash = hashlib.blake2b(digest_size=8).copy  # copying a fresh state is cheaper than making one
+
+
+def digest(parts: list[Any]) -> bytes:
+    """Return 8 bytes of hash of the JSON form of `parts`: 1 and "1" differ, an object's order does not count."""
+    try:
+        data = _encode(parts)
+    except UnicodeEncodeError:
+        data = _encode(clean(parts))
+    state = _start_hash()
+    state.update(data)
+    return state.digest()
+
+
+def group_key(model: str | None, id: str | int, step: int | None, prompt: Any, reference: Any) -> int:
+    """Return the 64-bit identity of a group."""
+    return int.from_bytes(digest([model, id, step, prompt, reference]))
+
+
+def named_group_key(model: str | None, group: Any) -> int:
+    """Return the identity of a group that a field of the file names."""
+    return int.from_bytes(digest([model, "group", group]))
+
+
+def content_id(step: int | None, prompt: Any, reference: Any) -> str:
+    """Return the id of a sample whose source has none: 16 hexadecimal digits."""
+    return digest([step, prompt, reference]).hex()
+
+
+class Groups:
+    """Gives each generation its id, its key, and the place of its first completion within its group.
+
+    Attributes:
+        duplicate_ids: Rows whose id was seen before with another prompt or reference.
+    """
+
+    def __init__(self) -> None:
+        self.duplicate_ids = 0
+        self._sizes = _Sizes()
+
+    def place(
+        self,
+        model: str | None,
+        id: str | int | None,
+        step: int | None,
+        prompt: Any,
+        reference: Any,
+        group: Any,
+        count: int,
+    ) -> tuple[str | int, int, int]:
+        """Return id, key and start of `count` completions; `group` is MISSING or None where no field names it."""
+        if id is None:
+            id = content_id(step, prompt, reference)
+        if group is not MISSING and group is not None:
+            key = named_group_key(model, group)
+            return id, key, self._sizes.add(key, key, count)
+        key = group_key(model, id, step, prompt, reference)
+        return id, key, self.start(model, id, step, key, count)
+
+    def start(self, model: str | None, id: str | int, step: int | None, key: int, count: int) -> int:
+        """Return how many completions of the group came before, and count `count` more."""
+        # As text below zero, since hash(-1) == hash(-2).
+        name = id if type(id) is str or id >= 0 else f"{id} "  # type: ignore[operator]
+        slot = hash((name, step, model)) & 0xFFFF_FFFF_FFFF_FFFF
+        start = self._sizes.add(slot, key, count)
+        if start < 0:
+            self.duplicate_ids += 1
+            start = self._sizes.add(key, key, count)
+        return start
+
+
+_FEW = 100_000  # entries up to which a dict, which is faster, stays below 20 MB
+
+
+class _Sizes:
+    """Slot -> (key, count): a dict while there are few, then three arrays: 24 bytes a place against 200."""
+
+    def __init__(self) -> None:
+        self._few: dict[int, tuple[int, int]] | None = {}
+        self._used = 0
+
+    def add(self, slot: int, key: int, count: int) -> int:
+        """Return the count so far and add to it; -1, and nothing added, when the slot holds another key."""
+        few = self._few
+        if few is None:
+            return self._add(slot or 1, key, count)
+        known = few.get(slot)
+        if known is None:
+            few[slot] = (key, count)
+            if len(few) > _FEW:
+                self._compact(few)
+            return 0
+        if known[0] != key:
+            return -1
+        few[slot] = (key, known[1] + count)
+        return known[1]
+
+    def _compact(self, few: dict[int, tuple[int, int]]) -> None:
+        self._few = None
+        self._allot(1 << 19)
+        for slot, (key, count) in few.items():
+            self._add(slot or 1, key, count)
+
+    def _allot(self, size: int) -> None:
+        self._mask = size - 1
+        self._slots = array("Q", bytes(8 * size))
+        self._keys = array("Q", bytes(8 * size))
+        self._counts = array("L", bytes(array("L").itemsize * size))
+
+    def _add(self, slot: int, key: int, count: int) -> int:
+        slots, mask = self._slots, self._mask
+        at = slot & mask
+        while (found := slots[at]) and found != slot:
+            at = (at + 1) & mask
+        if found:
+            if self._keys[at] != key:
+                return -1
+            before = self._counts[at]
+            self._counts[at] = before + count
+            return before
+        slots[at], self._keys[at], self._counts[at] = slot, key, count
+        self._used += 1
+        if self._used * 4 > mask * 3:
+            self._grow()
+        return 0
+
+    def _grow(self) -> None:
+        old = zip(self._slots, self._keys, self._counts, strict=True)
+        size = self._mask + 1
+        self._allot(size * (4 if size < 1 << 21 else 2))
+        slots, mask = self._slots, self._mask
+        for slot, key, count in old:
+            if slot:
+                at = slot & mask
+                while slots[at]:
+                    at = (at + 1) & mask
+                slots[at], self._keys[at], self._counts[at] = slot, key, count
+
+
+def gather(generations: Iterable[Generation]) -> list[Generation]:
+    """Return one generation a group, in order of first appearance; completions keep their order.
+
+    Rewards that look at a whole group need this when a file spreads groups over rows. It holds everything in
+    memory. Generations made in code (key 0) stay as they are.
+    """
+    groups: dict[int, list[Generation]] = {}
+    order: list[list[Generation]] = []
+    for generation in generations:
+        members = groups.get(generation.key) if generation.key else None
+        if members is None:
+            members = []
+            order.append(members)
+            if generation.key:
+                groups[generation.key] = members
+        members.append(generation)
+    return [members[0] if len(members) == 1 else _merged(members) for members in order]
+
+
+def _merged(members: list[Generation]) -> Generation:
+    first = members[0]
+    completions = tuple(completion for member in members for completion in member.completions)
+    return Generation(first.sample, completions, first.model, first.start, first.where, first.key)

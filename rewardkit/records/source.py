@@ -1,0 +1,261 @@
+"""One input file, or standard input, as decompressed bytes.
+
+Gzip and Zstandard are known by their first bytes, so a wrong suffix does no harm. Text is UTF-8 whatever the
+locale says; a byte-order mark is skipped. Standard input and pipes are copied to a spool file first, because
+detection reads the beginning twice and reports read texts again later.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import shutil
+import stat
+import sys
+import tempfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, BinaryIO, cast
+
+import msgspec
+
+from rewardkit.errors import InputError, nearest
+from rewardkit.records.text import path_text
+
+MAX_LINE = 256 * 1024 * 1024  # bytes; a longer line is reported as a bad row instead of filling the memory
+HEAD = 64 * 1024  # bytes that readers see when they say whether a file is theirs
+_BUFFER = 256 * 1024
+
+_UTF8_BOM = b"\xef\xbb\xbf"
+_OTHER_BOMS = {
+    b"\xff\xfe\x00\x00": "UTF-32",
+    b"\x00\x00\xfe\xff": "UTF-32",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+}
+_COMPRESSED = (".gz", ".zst", ".zstd")
+
+
+class Damaged(InputError):
+    """Compressed data that ends too early or is broken."""
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """What a file was, for the run folder: its path as given, its size in bytes as stored, its SHA-256."""
+
+    path: str
+    bytes: int
+    sha256: str
+
+
+class Source:
+    """One input, opened as often as needed.
+
+    Attributes:
+        given: The path as it was given; "-" is standard input.
+        path: The file that holds the bytes (the spool file for standard input).
+        name: Short name for messages.
+
+    Args:
+        path: A file, or "-" for standard input.
+        spool: Where standard input or a pipe is copied; a temporary file when not given.
+
+    Raises:
+        InputError: No such file, a directory, or not readable.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, spool: str | os.PathLike[str] | None = None) -> None:
+        self.given = os.fspath(path)
+        self._temporary: IO[bytes] | None = None
+        if self.given == "-":
+            self.name = "stdin"
+            if sys.stdin is None:  # the shell closed it
+                raise InputError("standard input is closed")
+            self.path = self._copy(sys.stdin.buffer, spool)
+            return
+        self.path = Path(self.given)
+        self.name = path_text(self.path.name)
+        try:
+            mode = self.path.stat().st_mode
+            if stat.S_ISDIR(mode):
+                raise InputError(f"{path_text(self.given)} is a directory; give one file{_example_in(self.path)}")
+            if not stat.S_ISREG(mode):
+                with self.path.open("rb") as pipe:
+                    self.path = self._copy(pipe, spool)
+            else:
+                self.path.open("rb").close()
+        except FileNotFoundError:
+            raise InputError(f"no file {path_text(self.given)}{_similar(self.path)}") from None
+        except (OSError, ValueError) as problem:
+            raise InputError(f"{path_text(self.given)} cannot be read: {problem}") from None
+
+    def _copy(self, stream: BinaryIO, spool: str | os.PathLike[str] | None) -> Path:
+        if spool is None:
+            self._temporary = cast("IO[bytes]", tempfile.NamedTemporaryFile(prefix="rewardkit-", suffix=".input"))  # noqa: SIM115
+            shutil.copyfileobj(stream, self._temporary, _BUFFER)
+            self._temporary.flush()
+            return Path(self._temporary.name)
+        with open(spool, "wb") as copy:
+            shutil.copyfileobj(stream, copy, _BUFFER)
+        return Path(spool)
+
+    @property
+    def plain_name(self) -> str:
+        """The name without a compression suffix, in lower case: what the file is called inside."""
+        name = self.name.lower()
+        for suffix in _COMPRESSED:
+            name = name.removesuffix(suffix)
+        return name
+
+    def identity(self) -> Identity:
+        """Return path, size and SHA-256 of the stored bytes; reads the file once."""
+        with self.path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256")
+            return Identity(self.given, file.tell(), digest.hexdigest())
+
+    def open(self) -> BinaryIO:
+        """Return the decompressed bytes after any byte-order mark; the caller closes it.
+
+        Raises:
+            InputError: The text is UTF-16 or UTF-32.
+            Damaged: Compressed data is broken from the start.
+        """
+        raw = self.path.open("rb", buffering=_BUFFER)
+        stream = self._decompressed(raw)
+        try:
+            start = stream.peek(4)[:4]
+        except (EOFError, OSError, zlib.error) as problem:
+            stream.close()
+            raise Damaged(f"{self.name}: compressed data is damaged: {problem}") from None
+        if start.startswith(_UTF8_BOM):
+            stream.read(len(_UTF8_BOM))
+        for mark, encoding in _OTHER_BOMS.items():
+            if start.startswith(mark):
+                stream.close()
+                raise InputError(
+                    f"{self.name} is {encoding}, and rewardkit reads UTF-8; "
+                    f"convert it: iconv -f {encoding} -t UTF-8 {self.name} > utf8-{self.name}"
+                )
+        return cast("BinaryIO", stream)
+
+    @staticmethod
+    def _decompressed(raw: Any) -> Any:
+        magic = raw.peek(4)[:4]
+        if magic.startswith(b"\x1f\x8b"):
+            return io.BufferedReader(_GzipFile(raw), _BUFFER)
+        if magic == b"\x28\xb5\x2f\xfd" or (magic[1:] == b"\x2a\x4d\x18" and 0x50 <= magic[0] <= 0x5F):
+            return io.BufferedReader(_ZstdFile(raw), _BUFFER)
+        return raw
+
+    def head(self, size: int = HEAD) -> bytes:
+        """Return the first `size` bytes of `open()`, or what can be read of them."""
+        with self.open() as stream:
+            try:
+                return stream.read(size)
+            except (EOFError, OSError, zlib.error):
+                return b""
+
+    def lines(self) -> Iterator[bytes]:
+        """Yield lines with their ends; only "\\n" ends a line. A line longer than MAX_LINE comes cut to MAX_LINE + 1.
+
+        Raises:
+            Damaged: Compressed data ends too early or is broken; the lines before it have been yielded.
+        """
+        with self.open() as stream:
+            readline = stream.readline
+            try:
+                while line := readline(MAX_LINE + 1):
+                    if len(line) > MAX_LINE and not line.endswith(b"\n"):
+                        while (rest := readline(MAX_LINE)) and not rest.endswith(b"\n"):
+                            pass
+                    yield line
+            except (EOFError, OSError, zlib.error) as problem:
+                raise Damaged(f"{self.name}: data is damaged or cut off here: {problem}") from None
+
+    def read(self) -> bytes:
+        """Return everything.
+
+        Raises:
+            Damaged: Compressed data ends too early or is broken.
+        """
+        with self.open() as stream:
+            try:
+                return stream.read()
+            except (EOFError, OSError, zlib.error) as problem:
+                raise Damaged(f"{self.name}: data is damaged or cut off: {problem}") from None
+
+
+class _GzipFile(gzip.GzipFile):
+    """A gzip stream that closes the file below it."""
+
+    def __init__(self, raw: io.BufferedReader) -> None:
+        super().__init__(fileobj=raw, mode="rb")
+        self._raw_file = raw
+
+    def close(self) -> None:
+        super().close()
+        self._raw_file.close()
+
+
+class _ZstdFile(io.RawIOBase):
+    """A Zstandard stream of one or more frames; unlike the library's reader, it notices a cut-off end."""
+
+    def __init__(self, raw: io.BufferedReader) -> None:
+        import zstandard
+
+        self._raw = raw
+        self._context = zstandard.ZstdDecompressor(max_window_size=2**31)
+        self._error = zstandard.ZstdError
+        self._frame: Any = None
+        self._ready = b""
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while self._at >= len(self._ready):
+            if not self._fill():
+                return 0
+        part = self._ready[self._at : self._at + len(buffer)]
+        buffer[: len(part)] = part
+        self._at += len(part)
+        return len(part)
+
+    def _fill(self) -> bool:
+        data = b""
+        if self._frame is not None and self._frame.eof:
+            data, self._frame = self._frame.unused_data, None
+        data = data or self._raw.read(128 * 1024)
+        if not data:
+            if self._frame is not None:
+                raise EOFError("Zstandard data ends before its end marker")
+            return False
+        if self._frame is None:
+            self._frame = self._context.decompressobj()
+        try:
+            self._ready, self._at = self._frame.decompress(data), 0
+        except self._error as problem:
+            raise OSError(str(problem)) from None
+        return True
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+def _similar(path: Path) -> str:
+    try:
+        return nearest(path.name, sorted(os.listdir(path.parent))[:10_000])
+    except (OSError, ValueError):
+        return ""
+
+
+def _example_in(folder: Path) -> str:
+    for name in sorted(os.listdir(folder))[:10_000]:
+        if ".json" in name or ".csv" in name:
+            return f", such as {folder / name}"
+    return ""

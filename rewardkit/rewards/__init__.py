@@ -1,0 +1,1 @@
+"""The reward functions that come with rewardkit, one a file. They are registered in `rewardkit/builtin.py`."""

@@ -1,0 +1,1 @@
+"""The verifiers that come with rewardkit, one a file. They are registered in `rewardkit/builtin.py`."""

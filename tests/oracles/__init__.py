@@ -1,0 +1,1 @@
+"""Slow and obvious second versions, which tests compare the real ones with."""

@@ -1,0 +1,135 @@
+"""Group identity: by what a sample is, never by where it stands."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rewardkit.records import FieldMap, gather, group_key, groups, read_generations
+from rewardkit.records.groups import Groups
+from rewardkit.types import Completion, Generation, Sample
+
+
+def read(tmp_path, rows, *maps, **options):
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return read_generations(tmp_path / "a.jsonl", field_map=FieldMap.parse(maps), **options)
+
+
+def row(id, prompt="p", answer="1", text="x", **more):
+    return {"id": id, "prompt": prompt, "answer": answer, "completion": text, **more}
+
+
+def test_a_group_spread_over_rows_counts_its_completions(tmp_path):
+    records = read(tmp_path, [row(1), row(2), row(1), row(1, text="y"), row(2)])
+    assert [(g.sample.id, g.start) for g in records] == [(1, 0), (2, 0), (1, 1), (1, 2), (2, 1)]
+    assert records.duplicate_ids == 0
+
+
+def test_one_id_with_another_prompt_or_gold_is_another_group(tmp_path):
+    records = read(tmp_path, [row(1), row(1, prompt="q"), row(1, answer="2"), row(1), row(1, prompt="q")])
+    generations = list(records)
+    assert len({g.key for g in generations}) == 3
+    assert [g.start for g in generations] == [0, 0, 0, 1, 1]
+    assert records.duplicate_ids == 3
+
+
+def test_ids_of_another_type_or_sign_are_other_ids(tmp_path):
+    """Trap: hash(-1) == hash(-2) in CPython."""
+    records = read(tmp_path, [row(1), row("1"), row(-1), row(-2), row("-1")], "id=id")
+    assert len({g.key for g in records}) == 5
+    assert records.duplicate_ids == 0
+
+
+def test_steps_and_models_are_apart(tmp_path):
+    rows = [row(1, step=1), row(1, step=2), row(1, step=1, model="m")]
+    records = read(tmp_path, rows)
+    assert len({g.key for g in records}) == 3
+    assert records.duplicate_ids == 0
+
+
+def test_without_an_id_the_content_names_the_sample(tmp_path):
+    rows = [{"prompt": "p", "completion": "x", "answer": "1"}, {"prompt": "p", "completion": "y", "answer": "1"}]
+    one, two = read(tmp_path, rows)
+    assert one.sample.id == two.sample.id
+    assert (one.key, two.start) == (two.key, 1)
+    int(str(one.sample.id), 16)
+    (again,) = read(tmp_path, rows[1:])
+    assert (again.sample.id, again.key) == (one.sample.id, one.key)  # not by position
+
+
+def test_a_named_group_field_decides(tmp_path):
+    rows = [row(n, prompt=f"p{n}", uid=n // 2) for n in range(4)]
+    for options in ({"group": "uid"}, {}):
+        records = read(tmp_path, rows, *([] if options else ["group=uid"]), **options)
+        generations = list(records)
+        assert [g.start for g in generations] == [0, 1, 0, 1]
+        assert len({g.key for g in generations}) == 2
+        assert records.duplicate_ids == 0
+
+
+def test_a_role_can_name_the_group(tmp_path):
+    rows = [{"id": n, "question": "q", "completion": "x"} for n in range(2)]
+    assert [g.start for g in read(tmp_path, rows, group="prompt")] == [0, 1]
+
+
+def test_ids_of_rows_do_not_split_a_group(tmp_path):
+    """Trap: a running number as `id` and eight rows a prompt would make eight groups of one."""
+    records = read(tmp_path, [row(n, prompt=f"p{n // 4}") for n in range(12)])
+    assert records.map["group"] == records.map["prompt"]
+    assert len({g.key for g in records}) == 3
+    assert "group" not in read(tmp_path, [row(n, prompt=f"p{n}") for n in range(12)]).map
+
+
+def test_the_order_of_an_objects_fields_is_nothing():
+    assert group_key(None, 1, None, "p", {"a": 1, "b": 2}) == group_key(None, 1, None, "p", {"b": 2, "a": 1})
+    assert group_key(None, 1, None, "p", "1") != group_key(None, 1, None, "p", 1)
+
+
+def test_keys_never_change():
+    """Runs that are resumed, and files that are compared, hold keys written by earlier versions."""
+    assert group_key(None, "q1", 3, "p", "4") == 0x638E23EC04E21236
+    assert group_key("m", 1, None, [{"role": "user", "content": "é"}], None) == 0x991E67352CC76A33
+
+
+@settings(max_examples=30)
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 1), st.integers(1, 4)), max_size=60), st.integers(0, 20))
+def test_counting_equals_a_plain_dictionary(tmp_path_factory, calls, few):
+    """The compact tables against the obvious dictionary, with the change from one to the other at any moment."""
+    before = groups._FEW
+    groups._FEW = few
+    try:
+        compact, seen, sizes, duplicates = Groups(), {}, {}, 0
+        for id, variant, count in calls:
+            key = group_key(None, id, None, variant, None)
+            assert compact.start(None, id, None, key, count) == sizes.get(key, 0)
+            sizes[key] = sizes.get(key, 0) + count
+            duplicates += seen.setdefault(id, key) != key
+        assert compact.duplicate_ids == duplicates
+    finally:
+        groups._FEW = before
+
+
+def test_the_tables_grow(monkeypatch):
+    monkeypatch.setattr(groups, "_FEW", 10)
+    monkeypatch.setattr(groups._Sizes, "_compact", _small_compact)
+    compact = Groups()
+    for repeat in range(3):
+        for id in range(3000):
+            assert compact.start(None, id, None, group_key(None, id, None, "", None), 2) == 2 * repeat
+
+
+def _small_compact(self, few):
+    self._few = None
+    self._allot(16)
+    for slot, (key, count) in few.items():
+        self._add(slot or 1, key, count)
+
+
+def test_gather_joins_a_group_in_order_of_first_appearance(tmp_path):
+    records = read(tmp_path, [row(1, text="a"), row(2, text="b"), row(1, text="c")])
+    joined = gather(records)
+    assert [[c.text for c in g.completions] for g in joined] == [["a", "c"], ["b"]]
+    made = Generation(Sample("s"), (Completion("x"),))
+    assert gather([made, made]) == [made, made]  # made in code: no identity

@@ -1,0 +1,191 @@
+"""Guessing which field means what: right, or a question; never a silent wrong column."""
+
+from __future__ import annotations
+
+import pytest
+
+from rewardkit.errors import MapError
+from rewardkit.records import FieldMap, Row, guess, read_generations
+
+
+def guessed(*rows, given=()):
+    found = guess([Row(n, dict(row)) for n, row in enumerate(rows, 1)], FieldMap.parse(given))
+    assert found.sure, found.why
+    return found.map.as_dict()
+
+
+TASK = {"question": "q", "answer": "4"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        (
+            [
+                {
+                    "question": "q",
+                    "ground_truth": "g",
+                    "a": {"is_correct": False, "solution": "s"},
+                    "b": {"is_correct": True, "solution": "t"},
+                }
+            ],
+            {"completion": "*.solution", "label": "*.is_correct", "prompt": "question", "reference": "ground_truth"},
+        ),
+        (
+            [
+                {
+                    "idx": 0,
+                    "question": "q",
+                    "gt_cot": "c",
+                    "gt": "4",
+                    "answer": "c #### 4",
+                    "code": ["x"],
+                    "pred": ["4"],
+                    "report": [None],
+                    "score": [True],
+                }
+            ],
+            {"completion": "code[]", "reference": "gt", "label": "score[]", "id": "idx", "prompt": "question"},
+        ),
+        (
+            [{"idx": 0, "question": "q", "gt": "4", "code": ["x"], "pred": ["4"], "report": [None]}],
+            {"completion": "code[]", "reference": "gt", "id": "idx", "prompt": "question"},
+        ),
+        (
+            [
+                {
+                    "question": "q",
+                    "expected_answer": "4",
+                    "best_score": 1,
+                    "best_full_model_response": "x",
+                    "completions": [{"model_answer": "4", "full_model_response": "x", "score": "1"}],
+                }
+            ],
+            {
+                "completion": "completions[].full_model_response",
+                "label": "completions[].score",
+                "prompt": "question",
+                "reference": "expected_answer",
+            },
+        ),
+        (
+            [{"prompt": "p", "completion": "c", "solution": "s", "step": 3}],
+            {"completion": "completion", "prompt": "prompt", "reference": "solution", "step": "step"},
+        ),
+        (
+            [{**TASK, "responses": ["x", None]}],
+            {"completion": "responses[]", "prompt": "question", "reference": "answer"},
+        ),
+        (
+            [{**TASK, "response": ["x"], "passed": [0.5]}],
+            {"completion": "response[]", "prompt": "question", "reference": "answer", "label": "passed[]"},
+        ),
+        (
+            [{**TASK, "generation": "x", "label": True}],
+            {"completion": "generation", "prompt": "question", "reference": "answer", "label": "label"},
+        ),
+        ([{"text": "x", "label": "positive"}], {"completion": "text", "reference": "label"}),
+        ([{"text": "x", "label": 1}], {"completion": "text", "label": "label"}),
+        ([{"text": "x", "label": 7}], {"completion": "text", "reference": "label"}),
+        (
+            [{"problem": "p", "solution": "long", "answer": "4", "completion": "c"}],
+            {"completion": "completion", "prompt": "problem", "reference": "answer"},
+        ),
+        (
+            [{"input": "p", "output": "c", "gts": "4", "score": 1.0, "step": 2}],
+            {"completion": "output", "prompt": "input", "reference": "gts", "label": "score", "step": "step"},
+        ),
+        (
+            [{"prompt": "p", "response": "c", "reward_model": {"style": "rule", "ground_truth": {"a": 1}}}],
+            {"completion": "response", "prompt": "prompt", "reference": "reward_model.ground_truth"},
+        ),
+        (
+            [
+                {
+                    "task_id": "t",
+                    "choices": [{"message": {"role": "assistant", "content": "x"}, "finish_reason": "stop"}],
+                }
+            ],
+            {"completion": "choices[].message", "id": "task_id", "finish_reason": "choices[].finish_reason"},
+        ),
+        (
+            [{"completion": "c", "model": "m", "completion_tokens": 7, "finish_reason": "length", "error": None}],
+            {
+                "completion": "completion",
+                "model": "model",
+                "tokens": "completion_tokens",
+                "finish_reason": "finish_reason",
+            },
+        ),
+        (
+            [{**TASK, "response": "x", "completion": None}, {**TASK, "response": "y", "completion": "z"}],
+            {"completion": "completion", "prompt": "question", "reference": "answer"},
+        ),
+        (
+            [{"code": "x", "response": "x", **TASK}],
+            {"completion": "response", "prompt": "question", "reference": "answer"},
+        ),
+    ],
+)
+def test_what_people_have_on_disk(rows, expected):
+    assert guessed(*rows) == expected
+
+
+@pytest.mark.parametrize(
+    ("row", "role", "candidates"),
+    [
+        ({"question": "q", "answer": "4"}, "completion", ("question", "answer")),  # a file of problems
+        ({"response": "x", "generation": "y"}, "completion", ("response", "generation")),
+        ({"code": "def f", "input": "1", "output": "2", "id": "s"}, "completion", ("output", "code")),
+        ({"text": "task", "code": "gold", "task_id": 1}, "completion", ("text", "code")),
+        ({"completion": "x", "ground_truth": "1", "gold": "2"}, "reference", ("ground_truth", "gold")),
+        ({"completion": "x", "answer": "1", "target": "2"}, "reference", ("answer", "target")),
+        ({"completion": "x", "question": "1", "problem": "2"}, "prompt", ("question", "problem")),
+        ({"completion": "x", "instruction": "1", "input": "2"}, "prompt", ("instruction", "input")),
+    ],
+)
+def test_two_equally_good_fields_are_a_question(row, role, candidates):
+    found = guess([Row(1, row)], FieldMap())
+    assert not found.sure
+    assert set(found.candidates[role]) == set(candidates)
+
+
+def test_equal_columns_are_no_question():
+    assert guessed({"response": "x", "generation": "x", "gold": "1", "gt": "1"})["completion"] == "response"
+
+
+def test_what_is_given_settles_the_question_and_is_not_used_twice():
+    row = {"response": "x", "generation": "y", "answer": "4"}
+    assert guessed(row, given=["completion=generation"]) == {"completion": "generation", "reference": "answer"}
+    assert guessed(row, given=["gold=response"]) == {"completion": "generation", "reference": "response"}
+    assert guessed({"completion": "x", "answer": "4"}, given=["reference="])["reference"] == ""
+    star = {"a": {"text": "x", "correct": 1}, "b": {"text": "y", "correct": 0}}
+    assert guessed(star, given=["completion=*.text"])["label"] == "*.correct"
+
+
+def test_numbers_outside_zero_to_one_are_no_label():
+    assert "label" not in guessed({"completion": "x", "score": 7}, {"completion": "y", "score": 0})
+    assert guessed({"completion": "x", "score": "0.5"})["label"] == "score"
+
+
+def test_an_unsure_map_shows_rows_names_and_a_flag(tmp_path):
+    """Trap: values from models hold escape sequences, which must not reach the terminal."""
+    (tmp_path / "a.jsonl").write_text(
+        '{"response": "\\u001b[31m[bold]x\\u202e", "generation": "%s", "n": 1}\n' % ("y" * 500) * 4
+    )
+    with pytest.raises(MapError) as caught:
+        read_generations(tmp_path / "a.jsonl")
+    text = str(caught.value)
+    assert text.startswith("a.jsonl: ")
+    assert text.count("\n  line ") == 3
+    assert "response and generation could each be the completion" in text
+    assert "--map completion=response" in text
+    assert "\x1b" not in text and "\u202e" not in text and "\\x1b[31m[bold]x" in text
+    assert max(map(len, text.split("\n"))) < 500
+
+
+def test_a_map_prints_as_one_line(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"response": "x", "answer": "y"}\n')
+    records = read_generations(tmp_path / "a.jsonl")
+    assert records.describe() == "completion = response  reference = answer"
+    assert records.guessed == ("completion", "reference")
