@@ -134,6 +134,10 @@ class WeightedSum(Reward):
     def children(self) -> tuple[Reward, ...]:
         return tuple(part for _, part in self.terms)
 
+    def leaves(self) -> Iterator[Reward]:
+        for part in self.children:  # a constant has none, and is no leaf
+            yield from part.leaves()
+
     async def evaluate(self, evaluation: Evaluation, at: Sequence[int]) -> list[Score]:
         columns = await evaluation.together([part.evaluate(evaluation, at) for _, part in self.terms])
         names = _part_names(self.children)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import itertools
-import os
 import threading
 import time
 from collections import deque
@@ -72,12 +71,21 @@ def score(
 
 
 def score_text(
-    reward: Reward | Callable[..., Any], text: str, *, reference: Any = None, prompt: Any = "", **columns: Any
+    reward: Reward | Callable[..., Any],
+    text: str,
+    *,
+    reference: Any = None,
+    prompt: Any = "",
+    step: int | None = None,
+    **columns: Any,
 ) -> Score:
-    """Score one text, for trying a reward out: `score_text(Gsm8k(), "#### 18", reference="18")`."""
-    generation = Generation(Sample(0, prompt, reference, columns), (Completion(text),))
+    """Score one text, for trying a reward out: `score_text(Gsm8k(), "#### 18", reference="18")`.
+
+    What the reward needs and is not given is the score's state (abstained, missing), not an exception.
+    """
+    generation = Generation(Sample(0, prompt, reference, columns, step), (Completion(text),))
     with Engine(reward, workers=1) as engine:
-        scored = next(engine.score([generation]))
+        scored = next(engine.score_unchecked([generation]))
     return next(iter(scored.scores.values()))[0]
 
 
@@ -104,7 +112,7 @@ class Engine:
                 self._admit(leaf)
         self.takes_group = any(leaf.takes_group for leaf in self.leaves)
         self.outside = any(_outside(leaf) for leaf in self.leaves)
-        self._workers = workers or _cores()
+        self._workers = workers
         self._concurrency = concurrency
         self._pool: WorkerPool | None = None
         self._loop: _LoopThread | None = None
@@ -424,10 +432,6 @@ def _missing_text(leaf: Leaf, name: str, generation: Generation) -> str:
     where = f"{generation.where}: " if generation.where else ""
     listed = ", ".join(found) if found else "none"
     return f"{where}sample {sample.id!r}: {leaf.label} needs {what}, found columns {listed}{guess}"
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _outside(leaf: Leaf) -> bool:

@@ -12,6 +12,7 @@ linear in the length of the text, whatever the text.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import islice
@@ -98,12 +99,16 @@ _ANGLED = re.compile("<[/|｜es]")
 _INSTRUCTION = re.compile(r"\[/?INST\]")
 _NEW_TURN = re.compile(
     r"\n[ \t>*_#]*+(?=[HUQPEIqpNnT])(?:"
-    r"(?P<turn>(?:Human|User|HUMAN|USER)[ *_]{0,3}[:：])|(?P<question>(?:Q|Question|Problem|Exercise|QUESTION|PROBLEM|question|problem|New (?:question|problem)"
-    r"|(?:The )?[Nn]ext (?:question|problem))[ *_]{0,3}(?:#?\d{1,4}[ *_]{0,3})?[:：])"
+    r"(?P<turn>(?:Human|User|HUMAN|USER)[ *_]{0,3}[:：])"
+    r"|(?P<question>(?:Q|Question|Problem|Exercise|QUESTION|PROBLEM|question|problem"
+    r"|New (?:question|problem)|(?:The )?[Nn]ext (?:question|problem))[ *_]{0,3}(?:#?\d{1,4}[ *_]{0,3})?[:：])"
     r"|(?P<heading>(?:Instruction|Human|User|Input|Question)\b)"
     r")"
 )
-_ANSWERED = re.compile(r"####|\\boxed|\\fbox|</answer>|\banswers?\b[ *_]{0,4}(?:is|are|[:：=])|(?:^|\n)[ \t*_#]{0,8}A[ *_]{0,3}[:：]", re.IGNORECASE)
+_ANSWERED = re.compile(
+    r"####|\\boxed|\\fbox|</answer>|\banswers?\b[ *_]{0,4}(?:is|are|[:：=])|(?:^|\n)[ \t*_#]{0,8}A[ *_]{0,3}[:：]",
+    re.IGNORECASE,
+)
 _MARKED = re.compile(r"####|\\boxed|\\fbox|</answer>|\banswers? (?:is|are)\b", re.IGNORECASE)
 
 
@@ -183,11 +188,17 @@ def _concludes(head: str) -> bool:
 
 
 # Something was worked out: a calculation, a conclusion.
-_WORKED = re.compile(r"=\s?[$€£]?\s?\d|[\d)]\s?=|\b(?:thus|therefore|hence|in total|altogether|makes a total)\b", re.IGNORECASE)
+_WORKED = re.compile(r"=\s?[$€£]?\s?\d|[\d)]\s?=|\b(?:thus|therefore|hence|in total|altogether)\b", re.IGNORECASE)
 # A number that could be an answer, not that of "Step 2" or "2 steps".
-_COUNTED = re.compile(r"(?<![A-Za-z\d])(?<!Step )(?<!step )(?<!Part )\d[\d.,]*(?!\d)(?! (?:steps?|parts?|facts?|ways?|questions?|problems?)\b)(?![.)] )")
+_COUNTED = re.compile(
+    r"(?<![A-Za-z\d])(?<!Step )(?<!step )(?<!Part )\d[\d.,]*"
+    r"(?!\d)(?! (?:steps?|parts?|facts?|ways?|questions?|problems?)\b)(?![.)] )"
+)
 _QUESTION = re.compile(r"\n[ \t]*\n(?P<first>\S[^\n]{30,2000}\?)[ \t]*\n")
-_DOUBT = re.compile(r"(?:wait|hmm|but|so|is|are|was|does|did|do|let|actually|hold|ok|okay|now|can|right|correct|check|why)\b", re.IGNORECASE)
+_DOUBT = re.compile(
+    r"(?:wait|hmm|but|so|is|are|was|does|did|do|let|actually|hold|ok|okay|now|can|right|correct|check|why)\b",
+    re.IGNORECASE,
+)
 
 
 def _unlabelled(text: str, first: int, cut: int) -> int:
@@ -219,7 +230,7 @@ def after_thinking(text: str, *, opened: bool = False) -> str | None:
 
 
 def opens_thinking(prompt: object) -> bool:
-    """Whether a prompt (text, or chat messages) ends with an opened `<think>`, so that a completion goes on inside it."""
+    """Whether a prompt (text, or chat messages) ends with `<think>`, so that a completion goes on inside it."""
     if isinstance(prompt, (list, tuple)) and prompt and isinstance(prompt[-1], Mapping):
         prompt = prompt[-1].get("content", prompt[-1].get("value"))
     if not isinstance(prompt, str):
@@ -274,7 +285,11 @@ def _next_line(text: str, at: int) -> tuple[str, int] | None:
     return _line(text, at + len(chunk) - len(left)) if left else None
 
 
-_NUMBER_FIRST = re.compile(r"[^\w\n]{0,12}(?:US\$|USD |EUR |\\(?:boxed|text|[dt]?frac|mathbf)\s?\{|[A-Za-z]\w{0,2} ?= ?[^\w\n]{0,4})*[^\w\n]{0,6}[\d½¼¾⅓⅔]")
+_NUMBER_FIRST = re.compile(
+    r"[^\w\n]{0,12}"
+    r"(?:(?:US\$|USD |EUR |\\(?:boxed|text|[dt]?frac|mathbf)\s?\{|[A-Za-z]\w{0,2} ?= ?)[^\w\n]{0,6}){0,3}"
+    r"[\d½¼¾⅓⅔]"
+)
 
 
 def _starts_number(line: str) -> bool:
@@ -323,8 +338,11 @@ def boxed(text: str) -> Found | None:
 
 
 _ANSWER = re.compile(
-    r"(?:nswers?|NSWERS?)(?:[ *_]{0,4} (?:to|for) (?:the|this|your) (?:\w{1,20} ){0,3}(?:question|problem))?[ *_]{0,4}"
-    r"(?:(?P<mark>[:：=]|is ?:|are ?:)|(?P<said>is|are|was|will be|would be|should be|must be|IS|equals|comes (?:out )?to(?: be)?)\b[ *_]{0,4}(?P<colon>[:：]?)"
+    r"(?:nswers?|NSWERS?)"
+    r"(?:[ *_]{0,4} (?:to|for) (?:the|this|your) (?:\w{1,20} ){0,3}(?:question|problem))?[ *_]{0,4}"
+    r"(?:(?P<mark>[:：=]|is ?:|are ?:)"
+    r"|(?P<said>is|are|was|will be|would be|should be|must be|IS|equals|comes (?:out )?to(?: be)?)\b"
+    r"[ *_]{0,4}(?P<colon>[:：]?)"
     r"|(?P<heading>\n))"
 )
 _MARKUP = " \t*_:#："
@@ -409,12 +427,15 @@ def last_number(text: str) -> Found | None:
         start = max(0, len(text) - window)
         if start:
             start = max(text.rfind("\n", 0, start) + 1, start - window)
-        span = None
-        for span in find_numbers(text, start):
-            pass
+        span = _last(find_numbers(text, start))
         if not start or (span is not None and span[0] > start + 64):
             return None if span is None else Found(text[span[0] : span[1]].strip(), "last number", span[0])
         window *= 4
+
+
+def _last(spans: Iterator[tuple[int, int]]) -> tuple[int, int] | None:
+    kept = deque(spans, maxlen=1)
+    return kept[0] if kept else None
 
 
 @lru_cache(maxsize=32)

@@ -356,20 +356,26 @@ _UNITS: dict[str, tuple[str, str, str]] = {
 _NAMES = {name: symbol for symbol, (_, _, names) in _UNITS.items() for name in [symbol, *names.split()]}
 _ALIASES = {"mph": "mi/h", "kph": "km/h", "kmh": "km/h", "fps": "ft/s", "sqft": "ft^2"}
 # Words behind a number that name no unit.
-_FILLERS = frozenset(
-    "unit total altogether each left overall only exactly apiece remaining time in-all number 个 個 倍 只 つ".split()
-)
+_FILLERS_TEXT = "unit total altogether each left overall only exactly apiece remaining time number 个 個 倍 只 つ"
+_FILLERS = frozenset(_FILLERS_TEXT.split())
 # Words that turn a number into something else, or into two: no unit contains one.
-_NO_UNITS = frozenset(
-    "a an and another are as at be because but by choose cubed divided e equal equals exceeding factorial fewer for from"
-    " half if in infinity infinite is it less like log ln maybe mod modulo minus more most not of on or over perhaps pi"
-    " plus possibly remainder root so sqrt squared than that the then this times to under unknown until unless up when"
-    " where which with without x y z zero one two three four five six seven eight nine ten eleven twelve hundred"
-    " thousand million billion trillion sin cos tan bit".split()
+_NO_UNITS_TEXT = (
+    "a an and another are as at be because but by choose cubed divided e equal equals exceeding factorial "
+    "fewer for from half if in infinity infinite is it less like log ln maybe mod modulo minus more most "
+    "not of on or over perhaps pi plus possibly remainder root so sqrt squared than that the then this "
+    "times to under unknown until unless up when where which with without x y z zero one two three four "
+    "five six seven eight nine ten eleven twelve hundred thousand million billion trillion sin cos tan "
+    "bit"
 )
-_TERM = re.compile(r"(?:(sq\.?|square|cu\.?|cubic)\s+)?([^\s^/]+(?:\s[^\s^/]+){0,2}?)(?:\s*\^\s*\{?\s*(-?\d)\s*\}?|\s+(squared|cubed))?")
+_NO_UNITS = frozenset(_NO_UNITS_TEXT.split())
+_TERM = re.compile(
+    r"(?:(sq\.?|square|cu\.?|cubic)\s+)?"
+    r"([^\s^/]+(?:\s[^\s^/]+){0,2}?)"
+    r"(?:\s*\^\s*\{?\s*(-?\d)\s*\}?|\s+(squared|cubed))?"
+)
+_POWERS = {"sq": "2", "square": "2", "squared": "2", "cu": "3", "cubic": "3", "cubed": "3"}
 _OVER = re.compile(r"\s*/\s*|\s+per\s+|^per\s+|\s+(?:an?|each|every)\s+(?=(?:second|minute|hour|day|week|month|year)$)")
-_LINKS = frozenset("of per".split())
+_LINKS = frozenset(("of", "per"))
 
 
 @lru_cache(maxsize=1024)
@@ -403,9 +409,7 @@ def _term(text: str, glued: bool) -> str | None:
     if match is None:
         return None
     name = _name(match[2], glued)
-    power = match[3] or {"sq": "2", "squ": "2", "cu": "3", "cub": "3"}.get((match[1] or match[4] or "").rstrip(".")[:3], "")
-    if match[3] is None and match[4]:
-        power = "2" if match[4] == "squared" else "3"
+    power = match[3] or _POWERS.get((match[1] or match[4] or "").rstrip("."), "")
     if not name or not power or power == "1":
         return name
     return f"{name}^{power}" if name in _UNITS else None
@@ -426,11 +430,12 @@ def _name(text: str, glued: bool) -> str | None:
     words = lower.split()
     if glued and text.isascii():
         return None
-    if any(not w.replace("-", "").isalpha() or (w in _NO_UNITS and not (i and w in _LINKS)) for i, w in enumerate(words)):
+    for place, word in enumerate(words):
+        if not word.replace("-", "").isalpha() or (word in _NO_UNITS and not (place and word in _LINKS)):
+            return None
+    if (text.isascii() and (len(words[0]) < 3 or any(len(word) == 1 for word in words))) or words[-1] in _LINKS:
         return None
-    if text.isascii() and (len(words[0]) < 3 or any(len(word) == 1 for word in words)) or words[-1] in _LINKS:
-        return None
-    return " ".join([*words[:-1], _singular(words[-1])] if len(words) == 1 else map(_singular, words))
+    return " ".join(map(_singular, words))
 
 
 def _singular(word: str) -> str:
@@ -449,7 +454,7 @@ def _conversion(unit: str, to: str) -> Fraction | None:
     mine, theirs = _dimension(unit), _dimension(to)
     if mine[1] == theirs[1]:
         return mine[0] / theirs[0]
-    if "/" in unit and "/" not in to or "/" in to and "/" not in unit:  # "$18 a day" may be said as "$18"
+    if ("/" in unit) != ("/" in to):  # "$18 a day" may be said as "$18"
         money, other = _dimension(unit.partition("/")[0]), _dimension(to.partition("/")[0])
         if money[1] == other[1] and money[1].keys() <= _MONEY:
             return money[0] / other[0]
@@ -517,8 +522,10 @@ def _ascii(char: str) -> str:
     return plain if plain.isascii() else char
 
 
+_FONTS = "text|mathrm|textrm|textbf|mathbf|textit|mathit|mathsf|mbox|operatorname|bm|underline"
 _LATEX = [
-    (re.compile(r"\\(?:left|right|displaystyle|textstyle|limits|!|[bB]igg?[lr]?)(?![A-Za-z])|\\color\{[a-zA-Z]{0,20}\}"), ""),
+    (re.compile(r"\\(?:left|right|displaystyle|textstyle|limits|!|[bB]igg?[lr]?)(?![A-Za-z])"), ""),
+    (re.compile(r"\\color\{[a-zA-Z]{0,20}\}"), ""),
     (re.compile(r"\\(?:[,;: ]|q?quad(?![A-Za-z])|thinspace(?![A-Za-z])|enspace(?![A-Za-z]))|~"), " "),
     (re.compile(r"\\(?:\$|textdollar(?![A-Za-z]))"), "US$"),
     (re.compile(r"\\pounds(?![A-Za-z])"), "£"),
@@ -527,7 +534,7 @@ _LATEX = [
     (re.compile(r"\\(?:times|cdot|ast)(?![A-Za-z])"), "*"),
     (re.compile(r"\^\s*\{?\s*\\(?:circ|degree)(?![A-Za-z])\s*\}?|\\(?:degree|textdegree)(?![A-Za-z])"), "°"),
     (re.compile(r"\\Omega(?![A-Za-z])"), "Ω"),
-    (re.compile(r"\\(?:text|mathrm|textrm|textbf|mathbf|textit|mathit|mathsf|mbox|operatorname|bm|underline)\s*\{([^{}]*)\}"), r" \1"),
+    (re.compile(rf"\\(?:{_FONTS})\s*\{{([^{{}}]*)\}}"), r" \1"),
     (re.compile(r"\\[dtc]?frac\s*(?:\{([^{}]*)\}|(\d))\s*(?:\{([^{}]*)\}|(\d))"), r" \1\2/\3\4 "),
     (re.compile(r"\{([^{}]*)\\over(?![A-Za-z])([^{}]*)\}"), r" \1/\2 "),
 ]  # fmt: skip
@@ -567,7 +574,8 @@ def _unwrapped(text: str) -> str:
 
 _MINUS = "-−‐‑‒–﹣－"
 _JOINED = r"\d+(?:(?:[.,:'’_٫٬\u00a0\u202f\u2009]|\{,\}|\\,|,\\!)\d+)*"
-_KNOWN = "|".join(sorted((re.escape(name) for name in _NAMES if len(name) > 1 or not name.isascii()), key=len, reverse=True))
+_LONG_NAMES = [re.escape(name) for name in _NAMES if len(name) > 1 or not name.isascii()]
+_KNOWN = "|".join(sorted(_LONG_NAMES, key=len, reverse=True))
 _KNOWN_UNIT = rf"(?:(?:sq\.?|square|cubic)\s)?(?:{_KNOWN})s?(?![A-Za-z])(?:\^\{{?-?\d\}}?|[²³])?"
 _SCAN = re.compile(
     rf"""
@@ -588,13 +596,16 @@ _SCAN = re.compile(
     (?: [A-Za-zπ°]{{1,20}} | \s?\\(?:pi|sqrt|theta|infty)(?![A-Za-z]) )?
     (?: [ ](?:thousand|million|billion|trillion)(?![A-Za-z]) )?
     (?: \s?\\?[%％٪] | \s(?:percent|per\scent)(?![A-Za-z])
-      | (?:\\[,;\s!])?\s?(?:\\(?:text|mathrm)\{{\s?{_KNOWN_UNIT}\s?\}}(?:\^\{{?\d\}}?)?|{_KNOWN_UNIT})(?:\s?(?:/|per)\s?{_KNOWN_UNIT})?
+      | (?:\\[,;\s!])?\s?
+        (?:\\(?:text|mathrm)\{{\s?{_KNOWN_UNIT}\s?\}}(?:\^\{{?\d\}}?)?|{_KNOWN_UNIT})
+        (?:\s?(?:/|per)\s?{_KNOWN_UNIT})?
     )?
     """,
     re.VERBOSE,
 )
 _COMMAND = re.compile(r"\\([A-Za-z]+)\{$")
-_PLAIN_COMMANDS = frozenset("boxed fbox text textbf textit textrm mathrm mathbf mathit mathsf bm underline mbox".split())
+_PLAIN_COMMANDS_TEXT = "boxed fbox text textbf textit textrm mathrm mathbf mathit mathsf bm underline mbox"
+_PLAIN_COMMANDS = frozenset(_PLAIN_COMMANDS_TEXT.split())
 
 
 def find_numbers(text: str, start: int = 0) -> Iterator[tuple[int, int]]:
@@ -640,16 +651,18 @@ def _operator(text: str, at: int) -> bool:
 _SENTENCE = re.compile(r"(?:[.?]|(?<!\d)!)(?=\s|$)|[\n。]")
 _HEDGE = re.compile(r"\b(?:or|and/or|versus|vs)\b[^\d]{0,40}\d", re.IGNORECASE)
 _SECOND = re.compile(
-    r"\s*(?:(?:,|and|to|through|plus|minus|times|but)\s+\W{0,3}\d|and (?:a|one|three) (?:half|third|quarter))", re.IGNORECASE
+    r"\s*(?:(?:,|and|to|through|plus|minus|times|but)\s+\W{0,3}\d|and (?:a|one|three) (?:half|third|quarter))",
+    re.IGNORECASE,
 )
 _ALGEBRA = re.compile(
     r"\s*(?:[-+*/^×÷=<>±·−–_√]\s*[\w(\\$√]|[xyznabc]\b(?!\s+[A-Za-z])"
     r"|\\(?!text|mathrm|textbf|mathbf|quad|qquad|[)\],;!% $]))|!+\s*$"
 )
-_VAGUE = frozenset(
-    "a about approx approximately around total of exactly only just roughly the is equal equals to be therefore thus so now"
-    " simply indeed actually answer final".split()
+_VAGUE_TEXT = (
+    "a about approx approximately around total of exactly only just roughly the is equal equals to be "
+    "therefore thus so now simply indeed actually answer final"
 )
+_VAGUE = frozenset(_VAGUE_TEXT.split())
 
 
 def stated_number(text: str) -> Quantity | None:
@@ -686,7 +699,8 @@ def _stated(text: str) -> Quantity | None:
         last = grouped.end()
     if _ALGEBRA.match(text, last) is not None or _SECOND.match(text, last) is not None:
         return None
-    if text[:first].rstrip()[-1:] in ("+", "*", "/", "^", "<", ">", "≤", "≥", "±") and not text[:first].rstrip().endswith("**"):
+    before = text[:first].rstrip()
+    if before.endswith(("+", "*", "/", "^", "<", ">", "≤", "≥", "±")) and not before.endswith("**"):
         return None
     return read_number(text[first:last])
 

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.metadata
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from importlib.machinery import PathFinder
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import pluggy
 
 from rewardkit import __version__, builtin, hookspecs
 from rewardkit.errors import PluginError, nearest
 from rewardkit.registry import NAME, Entry, Kind, Owner, Registry
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution, EntryPoint
 
 GROUP = "rewardkit"
 
@@ -57,23 +62,52 @@ def load_plugins() -> Plugins:
     return load(installed())
 
 
-def installed() -> list[importlib.metadata.EntryPoint]:
+def installed() -> list[EntryPoint]:
     """Return the entry points of all installed plugins, in the order of their namespaces."""
+    if surely_none():
+        return []
+    from importlib import metadata
+
     try:
-        found = list(importlib.metadata.entry_points(group=GROUP))
+        found = list(metadata.entry_points(group=GROUP))
     except Exception:  # one damaged distribution, whoever's it is, spoils the whole list: look into each by itself
-        found = [point for distribution in importlib.metadata.distributions() for point in _points(distribution)]
+        found = [point for distribution in metadata.distributions() for point in _points(distribution)]
     return sorted(found, key=lambda point: (point.name, point.value))
 
 
-def _points(distribution: importlib.metadata.Distribution) -> list[importlib.metadata.EntryPoint]:
+def surely_none() -> bool:
+    """Tell whether no plugin can be installed, without importlib.metadata: its import is a third of `--help`'s time."""
+    if any(hasattr(finder, "find_distributions") and finder is not PathFinder for finder in sys.meta_path):
+        return False
+    for folder in sys.path:
+        try:
+            names = os.listdir(folder or ".")
+        except NotADirectoryError:  # an archive may hold anything
+            return False
+        except OSError:
+            continue
+        described = [name for name in names if name.lower().endswith((".dist-info", ".egg-info"))]
+        if folder.endswith(".egg") or any(_names_group(os.path.join(folder, name)) for name in described):
+            return False
+    return True
+
+
+def _names_group(folder: str) -> bool:
+    try:
+        with open(os.path.join(folder, "entry_points.txt"), "rb") as file:
+            return f"[{GROUP}]".encode() in file.read()
+    except OSError:
+        return False
+
+
+def _points(distribution: Distribution) -> list[EntryPoint]:
     try:
         return list(distribution.entry_points.select(group=GROUP))
     except Exception:
         return []
 
 
-def load(points: Iterable[importlib.metadata.EntryPoint]) -> Plugins:
+def load(points: Iterable[EntryPoint]) -> Plugins:
     """Load our own entries, then these entry points."""
     result = Plugins()
     ours = Owner("", "rewardkit", __version__)
@@ -88,7 +122,7 @@ def load(points: Iterable[importlib.metadata.EntryPoint]) -> Plugins:
     return result
 
 
-def _load_one(point: importlib.metadata.EntryPoint, registry: Registry) -> Plugin:
+def _load_one(point: EntryPoint, registry: Registry) -> Plugin:
     owner = _owner(point)
     if not NAME.fullmatch(point.name):
         why = f"its namespace {point.name!r} (the entry point's key) is not of the form [a-z][a-z0-9_]*"
@@ -105,7 +139,7 @@ def _load_one(point: importlib.metadata.EntryPoint, registry: Registry) -> Plugi
     return _register(module, owner, point.value, registry)
 
 
-def _owner(point: importlib.metadata.EntryPoint) -> Owner:
+def _owner(point: EntryPoint) -> Owner:
     # Leftovers of an interrupted (un)installation may lack a name, a version or all metadata.
     name = version = None
     with contextlib.suppress(Exception):
@@ -157,7 +191,7 @@ def _refuse_unknown_hooks(manager: pluggy.PluginManager, module: ModuleType) -> 
             raise PluginError(f"{name} is not marked as a hook; put @rewardkit.hookimpl above it")
 
 
-def _import_problem(problem: BaseException, point: importlib.metadata.EntryPoint) -> str:
+def _import_problem(problem: BaseException, point: EntryPoint) -> str:
     if isinstance(problem, ModuleNotFoundError) and problem.name:
         missing = problem.name
         if f"{point.module}.".startswith(f"{missing}."):

@@ -309,6 +309,8 @@ class _Parser:
     # -- rewards
 
     def atom(self, token: _Token) -> Reward:
+        if self.peek.text == ":":
+            raise self.wrong("an operator or the end")
         called = self.taken("(")
         if token.kind == "name" and token.text in _COMBINATORS:
             if not called:
@@ -471,6 +473,9 @@ def _located(target: str, base: Path | None) -> str:
 # --------------------------------------------------------------------------------------------------- data
 
 
+_ZERO = 0.0  # adding it turns -0.0 into the 0.0 that it equals, so that equal rewards have equal data
+
+
 def to_data(reward: Reward) -> dict[str, Any]:
     """Return a reward as plain data (JSON, TOML); `from_data` reads it back.
 
@@ -488,7 +493,7 @@ def _data(reward: Reward, leaf: Callable[[Leaf], dict[str, Any]]) -> dict[str, A
 
     match reward:
         case WeightedSum(terms, constant):
-            listed = [{"weight": weight, "of": inner(part)} for weight, part in terms]
+            listed = [{"weight": weight + _ZERO, "of": inner(part)} for weight, part in terms]
             return {"sum": listed} | ({"constant": constant} if constant else {})
         case Product(factors):
             return {"product": [inner(part) for part in factors]}
@@ -499,9 +504,9 @@ def _data(reward: Reward, leaf: Callable[[Leaf], dict[str, Any]]) -> dict[str, A
         case FirstOf(parts):
             return {"first_of": [inner(part) for part in parts]}
         case Clip(part, low, high):
-            return {"clip": inner(part), "low": low, "high": high}
+            return {"clip": inner(part), "low": low + _ZERO, "high": high + _ZERO}
         case Gate(condition, then, at, otherwise):
-            return {"gate": inner(condition), "then": inner(then), "at": at, "otherwise": otherwise}
+            return {"gate": inner(condition), "then": inner(then), "at": at + _ZERO, "otherwise": otherwise + _ZERO}
         case Schedule(entries):
             return {"schedule": [{"step": step, "of": inner(part)} for step, part in entries]}
         case Leaf():

@@ -66,8 +66,8 @@ class Registry:
             PluginError: The name or target is malformed, or the name is taken.
         """
         owner = entry.owner
-        namespace, _, short = entry.name.rpartition("/")
-        if namespace != owner.namespace:
+        namespace, slash, short = entry.name.rpartition("/")
+        if namespace != owner.namespace or bool(slash) != bool(namespace):
             raise PluginError(f"{owner}: the name {entry.name!r} is outside of its namespace {owner.namespace!r}")
         if not NAME.fullmatch(short):
             raise PluginError(

@@ -36,7 +36,12 @@ from rewardkit.types import Completion, Generation, Sample, Score, finite
 Placement = Literal["inline", "thread", "process"]
 
 _LONGEST = 500  # characters of an exception's message that a score keeps
-_CORE = os.path.dirname(__file__)
+# Code between a reward and whoever calls it: an error did not happen there.
+_CALLERS = (
+    os.path.dirname(__file__),
+    os.path.join(os.path.dirname(__file__), "workers"),
+    os.path.join(os.path.dirname(os.__file__), "asyncio"),
+)
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -160,7 +165,7 @@ def _said(problem: BaseException) -> str:
 def _place(problem: BaseException) -> str:
     """Return ` (file:line)`: where in the reward's own file it happened, and not where in a library below it."""
     frames = traceback.extract_tb(problem.__traceback__)
-    theirs = [frame for frame in frames if os.path.dirname(frame.filename) != _CORE]
+    theirs = [frame for frame in frames if os.path.dirname(frame.filename) not in _CALLERS]
     if not theirs:
         return ""
     last = [frame for frame in theirs if frame.filename == theirs[0].filename][-1]

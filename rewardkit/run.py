@@ -203,7 +203,10 @@ class _Run:
                 kept = [earlier.take(generation) for generation in chunk]
                 missing = [g for g, scores in zip(chunk, kept, strict=True) if scores is None]
                 fresh = engine.score_unchecked(missing)
-                for generation, scores in zip(chunk, kept, strict=True):
+                last_kept = max((at for at, scores in enumerate(kept) if scores is not None), default=-1)
+                for at, (generation, scores) in enumerate(zip(chunk, kept, strict=True)):
+                    if earlier.ended and at > last_kept:  # from here on the new file holds more than the old one
+                        writer.rename("scores.jsonl")
                     if scores is None:
                         scored = next(fresh)
                     else:
@@ -211,8 +214,6 @@ class _Run:
                         self.outcome.reused += len(generation.completions)
                     writer.write(scored)
                     yield scored
-                if earlier.ended:
-                    writer.rename("scores.jsonl")
             writer.rename("scores.jsonl")
 
     @staticmethod
@@ -299,11 +300,14 @@ class _Folder:
         self.has_scores = False
         self._begun = False
         self._lock: int | None = None
+        self._made: list[Path] = []
 
     def __enter__(self) -> _Folder:
         """Make the folder, or take it over as asked; refuse one that is of another run, or of something else."""
         try:
+            missing = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
             self.path.mkdir(parents=True, exist_ok=True)
+            self._made = missing
         except FileExistsError:
             raise RunFolderError(f"{self.name} is a file; choose a folder with -o") from None
         except OSError as problem:
@@ -322,9 +326,8 @@ class _Folder:
             self._lock = None
         if not self._begun:
             with contextlib.suppress(OSError):  # only empty ones go
-                self.path.rmdir()
-                if self.plan.output is None:
-                    self.path.parent.rmdir()
+                for folder in self._made:
+                    folder.rmdir()
 
     def _check(self) -> None:
         self._lock = _locked(self.path)
@@ -338,9 +341,10 @@ class _Folder:
         if not ours and any(self.path.iterdir()):
             raise RunFolderError(f"{self.name} is not empty and no run folder; choose another with -o")
         has_scores = ours and _size(self.path / "scores.jsonl") > 0
-        if has_scores and self.plan.resume:
-            self._check_same()
-            self.has_scores = True
+        if self.plan.resume:
+            if has_scores:
+                self._check_same()
+            self.has_scores = has_scores
         elif not self.plan.overwrite and (has_scores or (ours and (self.path / "summary.json").exists())):
             choice = "add --resume to go on there, or --overwrite to start again"
             raise RunFolderError(f"{self.name} has results already; {choice}")
@@ -560,7 +564,7 @@ def _config(plan: Plan, records: Records, identity: Any, hashes: Mapping[str, st
         "input": {"path": path_text(plan.input), "bytes": identity.bytes, "sha256": identity.sha256},
         "map": records.map.as_dict(),
         "options": {name: value for name, value in options.items() if value is not None},
-        "reward": {name: reward.formula for name, reward in plan.rewards.items()},
+        "reward": {name: path_text(reward.formula) for name, reward in plan.rewards.items()},
         "hash": dict(hashes),
     }
     identified = what | {"input": {"bytes": identity.bytes, "sha256": identity.sha256}, "reward": list(plan.rewards)}

@@ -58,7 +58,9 @@ def test_each_special_token_is_dropped_once_twice_and_with_space(token):
     assert strip_special_tokens(token) == ""
 
 
-@pytest.mark.parametrize("text", ["", "18", "18 \n", "a > b", "x[3]", "<b>18</b>", "</s> 18", "18 </ss>", "|>", "[18]", " \n "])
+@pytest.mark.parametrize(
+    "text", ["", "18", "18 \n", "a > b", "x[3]", "<b>18</b>", "</s> 18", "18 </ss>", "|>", "[18]", " \n "]
+)
 def test_ordinary_ends_stay(text):
     assert strip_special_tokens(text) is text
 
@@ -76,12 +78,34 @@ def test_stripping_twice_is_stripping_once(text, tail):
 
 # ---------------------------------------------------------------------------------------------- run-ons
 
-answers = st.sampled_from(["#### 18", "The answer is 18.", "\\boxed{18}", "A: 18", "<answer>18</answer>", "Final answer: 18"])
-starts = st.sampled_from(["\n\nQuestion: ", "\nQ: ", "\n\nProblem: ", "\n\n**Question 2:** ", "\nHuman: ", "\n\nUser: ", "\n### Instruction:\n", "<|im_end|>\n<|im_start|>user\n", "\n## Question\n", "<|eot_id|>", "</s>"])
-questions = st.sampled_from(["Tom has 5 apples. How many?\nAnswer: 7", "Is 7 prime?\n#### 7", "x\nA: The answer is 7.", "\\boxed{7}", ""])
+answers = st.sampled_from(
+    ["#### 18", "The answer is 18.", "\\boxed{18}", "A: 18", "<answer>18</answer>", "Final answer: 18"]
+)
+starts = st.sampled_from(
+    [
+        "\n\nQuestion: ",
+        "\nQ: ",
+        "\n\nProblem: ",
+        "\n\n**Question 2:** ",
+        "\nHuman: ",
+        "\n\nUser: ",
+        "\n### Instruction:\n",
+        "<|im_end|>\n<|im_start|>user\n",
+        "\n## Question\n",
+        "<|eot_id|>",
+        "</s>",
+    ]
+)
+questions = st.sampled_from(
+    ["Tom has 5 apples. How many?\nAnswer: 7", "Is 7 prime?\n#### 7", "x\nA: The answer is 7.", "\\boxed{7}", ""]
+)
 
 
-@given(st.sampled_from(["", "She has 9 eggs.\n", "9 * 2 = 18\n\n"]), answers, st.lists(st.tuples(starts, questions), min_size=1, max_size=3))
+@given(
+    st.sampled_from(["", "She has 9 eggs.\n", "9 * 2 = 18\n\n"]),
+    answers,
+    st.lists(st.tuples(starts, questions), min_size=1, max_size=3),
+)
 def test_a_run_on_never_changes_a_marked_answer(head, answer, run_on):
     text = head + answer
     assert cut_run_on(text + "".join(start + question for start, question in run_on)) == text
@@ -112,7 +136,9 @@ def test_a_prompt_may_open_the_thinking():
     assert opens_thinking("Solve.\n<think>\n")
     assert opens_thinking([{"role": "user", "content": "x"}, {"role": "assistant", "content": "<think>"}])
     assert not opens_thinking("Write <think> and </think> around it.")
-    assert not opens_thinking([]) and not opens_thinking(None) and not opens_thinking([{"role": "user", "content": None}])
+    assert (
+        not opens_thinking([]) and not opens_thinking(None) and not opens_thinking([{"role": "user", "content": None}])
+    )
 
 
 # ------------------------------------------------------------------------------------------- rule names
@@ -145,23 +171,56 @@ def test_fenced_code_of_one_language():
 
 def test_the_last_number_of_a_long_line_is_whole():
     """The search goes backwards in windows; none may cut a number in two."""
-    for fill in range(180, 300):
-        text = "x" * 500 + " 1,234,567.89 " + "y" * fill
+    for fill in (*range(230, 270), *range(480, 530), *range(1000, 1040)):
+        text = "x" * 2000 + " 1,234,567.89 " + "y" * fill
         assert last_number(text).text == "1,234,567.89"
     assert last_number("12 " + "z" * 5000).text == "12"
 
 
 # ------------------------------------------------------------------------------------------------ sizes
 
-PIECES = ["\\boxed{", "{", "}", "####", "#### x\n", "\nQ: x", "\nQuestion: 5 is\n", "A: ", "answer ", "the answer is x ", "<answer>", "</answer>",
-          "<think>", "</think>", "</s>", " ", "\n", "```\n", "`", "<|im_end|>", "\n\nTom has 5 apples and wants many more?\n\n#### 5", "</s> "]  # fmt: skip
+PIECES = [
+    "\\boxed{",
+    "{",
+    "}",
+    "####",
+    "#### x\n",
+    "\nQ: x",
+    "\nQuestion: 5 is\n",
+    "A: ",
+    "answer ",
+    "the answer is x ",
+    "<answer>",
+    "</answer>",
+    "<think>",
+    "</think>",
+    "</s>",
+    " ",
+    "\n",
+    "```\n",
+    "`",
+    "<|im_end|>",
+    "\n\nTom has 5 apples and wants many more?\n\n#### 5",
+    "</s> ",
+]
 
 
 @pytest.mark.parametrize("piece", PIECES)
-def test_half_a_megabyte_of_one_thing_ends(piece):
+def test_200_kb_of_one_thing_end(piece):
     """A quadratic rule would need hours for these."""
-    for text in (piece * (500_000 // len(piece)), "so 5 " + piece * (500_000 // len(piece)) + " 18"):
-        for rule in (cut_run_on, after_thinking, strip_special_tokens, hash_marker, boxed, answer_phrase, last_number, tagged, fenced_code, final_line):
+    for text in (piece * (200_000 // len(piece)), "so 5 " + piece * (200_000 // len(piece)) + " 18"):
+        for rule in (
+            cut_run_on,
+            after_thinking,
+            strip_special_tokens,
+            hash_marker,
+            boxed,
+            answer_phrase,
+            last_number,
+            tagged,
+            fenced_code,
+            final_line,
+        ):
             rule(text)
 
 

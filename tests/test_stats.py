@@ -259,7 +259,7 @@ def test_groups_below_k_are_left_out_and_counted() -> None:
     assert stats.mean_pass_at_k(Counter(pairs), 2) == at_2
     none = stats.mean_pass_at_k(pairs, 9)
     assert (none.value, none.problems, none.left_out) == (None, 0, 4)
-    assert stats.mean_pass_at_k([(0, 0), (1, 1)], 1).left_out == 1
+    assert stats.mean_pass_at_k([(0, 0), (1, 1), (0, 0)], 1).left_out == 2
 
 
 @pytest.mark.parametrize(

@@ -110,8 +110,8 @@ def command(
     plan = Plan(
         file,
         columns,
-        map=FieldMap.parse(maps),
-        group=group,
+        map=FieldMap.parse(map(path_text, maps)),
+        group=None if group is None else path_text(group),
         output=output,
         resume=resume,
         overwrite=overwrite,
@@ -207,7 +207,7 @@ def _print(outcome: Outcome, stream: Any, *, as_json: bool, quiet: bool) -> None
 
 def _bad_lines(path: str, count: int, bad: Sequence[tuple[int, str]], most: int = 5) -> list[str]:
     """Say which rows could not be read: the first few with their reason, the next ones by number."""
-    name = "stdin" if path == "-" else visible(path_text(Path(path).name), limit=100)
+    name = "stdin" if path == "-" else visible(Path(path).name, limit=100)
     lines = [f"bad    {name}:{line}: {visible(why, limit=200)}" for line, why in bad[:most]]
     if count > len(lines):
         more = bad[most : most + 10]
@@ -292,7 +292,7 @@ def _dry_run(plan: Plan) -> int:
     )
     first = list(records)
     click.echo(_map_line(records))
-    for line in _bad_lines(plan.input, records.bad_rows, [(bad.line, bad.why) for bad in records.bad]):
+    for line in _bad_lines(path_text(plan.input), records.bad_rows, [(bad.line, bad.why) for bad in records.bad]):
         click.echo(line)
     rows = [(name, reward.formula, _needs(reward)) for name, reward in plan.rewards.items()]
     click.echo(aligned([("reward", "formula", "needs"), *rows]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import click
@@ -33,7 +34,7 @@ _OWN_OPTION = {
 def command(formula: str, text: str, reference: str | None, prompt: str, columns: tuple[str, ...]) -> None:
     """Score TEXT (- reads it from standard input) with a reward and explain the result."""
     if text == "-":
-        text = click.get_text_stream("stdin", encoding="utf-8", errors="replace").read()
+        text = sys.stdin.buffer.read().decode("utf-8", "replace")
     rewards = recipe.parse_columns([formula])
     given = dict(_column(column) for column in columns)
     for reward in rewards.values():

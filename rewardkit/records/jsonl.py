@@ -27,7 +27,7 @@ def _integer(digits: str) -> int | str:
 
 def _float(digits: str) -> float | str:
     number = float(digits)
-    return number
+    return number if math.isfinite(number) else digits
 
 
 _fast = msgspec.json.Decoder().decode

@@ -23,7 +23,10 @@ def visible(text: str) -> str:
 
 def path_text(path: str | os.PathLike[str]) -> str:
     """Return a path as text to show and to write, read as UTF-8 whatever the locale says."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
+    try:
+        return os.fsencode(path).decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:  # it has been text already
+        return without_surrogates(os.fspath(path))
 
 
 def without_surrogates(text: str) -> str:

@@ -276,10 +276,7 @@ class _Groups:
         if column.values is not None:
             yield from ((sorted(value for value in piece if value == value), 1) for piece in pieces)
             return
-        found: dict[bytes, int] = {}
-        for codes, times in Counter(piece.tobytes() for piece in pieces).items():
-            same = bytes(sorted(codes))
-            found[same] = found.get(same, 0) + times
+        found = Counter(piece.tobytes() for piece in pieces)
         yield from ((sorted(column.decode(codes)), times) for codes, times in found.items())
 
     def _pieces(self, data: array[Any]) -> Iterator[array[Any]]:
@@ -427,7 +424,7 @@ def notices(summary: Mapping[str, Any], input_info: Mapping[str, Any] | None = N
     found: list[tuple[int, int, str]] = []
     for key, rank, text in (
         ("bad_rows", 0, "{} rows of the input could not be read and are in no figure"),
-        ("duplicate_ids", 6, "{} ids stand for more than one task"),
+        ("duplicate_ids", 6, "{} ids stand for more than one task; --group FIELD says which rows are one group"),
         ("rows_left", 9, "{} rows of the input were not read"),
     ):
         count = _how_many((input_info or {}).get(key))

@@ -378,7 +378,7 @@ class Progress:
             self._redraw(self._clock())
             self._bar.stop()
             self._bar = None
-        elif not self._quiet:
+        elif not self._quiet and (self.done or kind is None):
             self._say(self._clock(), last=True)
         return False
 

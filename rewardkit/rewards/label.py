@@ -13,14 +13,14 @@ _WORDS = {"true": 1.0, "correct": 1.0, "c": 1.0, "false": 0.0, "incorrect": 0.0,
 
 @reward(name="label")
 def label(label: Any) -> Score:
-    """The label that the file already has, one a completion: a published verdict, a human's mark, another grader's score.
+    """The label that the file already has, one a completion: a published verdict, a human's mark, another score.
 
-    Accepts true and false, any finite number, and their texts: "1", "0", "0.5", "true", "false", "correct", "incorrect",
-    "C", "I", in any case. A row without a label abstains (missing), and so does anything else (bad_reference): it is never
-    counted as 0.
+    Accepts true and false, any finite number, and their texts: "1", "0", "0.5", "true", "false", "correct",
+    "incorrect", "C", "I", in any case. A row without a label abstains (missing), and so does anything else
+    (bad_reference): it is never counted as 0.
 
-    Traps: the column must be named `label`, or mapped to it: `--map label=is_correct`. Yes and no, or pass and fail,
-    are not guessed.
+    Traps: the column must be named `label`, or mapped to it: `--map label=is_correct`. Yes and no, or pass and
+    fail, are not guessed.
 
     Example:
         rewardkit eval runs.jsonl -r label -r gsm8k --map label=score[]
@@ -30,7 +30,9 @@ def label(label: Any) -> Score:
     value = _value(label)
     if value is None:
         shown = str(label)[:60] if isinstance(label, (str, int, float)) else type(label).__name__
-        return Score(None, f"a label is true, false, a number, correct or incorrect, got {shown!r}", reason="bad_reference")
+        return Score(
+            None, f"a label is true, false, a number, correct or incorrect, got {shown!r}", reason="bad_reference"
+        )
     return Score(value)
 
 

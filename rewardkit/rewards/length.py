@@ -22,8 +22,8 @@ def length(
 
     Above `at_most` it falls to 0 at twice `at_most`; below `at_least` it rises from 0 at an empty completion.
 
-    Traps: words are what white space separates, so Chinese text without spaces is one word. Tokens are taken from the file;
-    where it does not say them, the row abstains (missing): nothing is tokenised here.
+    Traps: words are what white space separates, so Chinese text without spaces is one word. Tokens are taken from
+    the file; where it does not say them, the row abstains (missing): nothing is tokenised here.
 
     Options:
         at_most: upper bound, in `unit`.
@@ -46,8 +46,8 @@ def length(
         size = len(completion) if unit == "characters" else len(completion.split())
     shown = f"{size:,} {unit if size != 1 else unit[:-1]}"
     if size > at_most:
-        value = max(0.0, (2 * at_most - size) / at_most) if at_most else 0.0
-        return Score(value, f"{shown}, above {at_most:,}")
+        falling = (2 * at_most - size) / at_most if at_most else 0.0
+        return Score(max(0.0, falling), f"{shown}, above {at_most:,}")
     if size < at_least:
         return Score(size / at_least, f"{shown}, below {at_least:,}")
     return Score(1.0, shown)

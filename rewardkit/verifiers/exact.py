@@ -33,8 +33,9 @@ class ExactReference(Reference):
 class Exact(Verifier[ExactReference]):
     """Accept when the completion is the reference, character by character.
 
-    Both sides are treated the same way first: Unicode is composed (NFC: é written as one character or as two is one
-    text), and the options apply. The whole completion counts, also any reasoning in it. An empty completion is no answer.
+    Both sides are treated the same way first: Unicode is composed (NFC: é written as one character or as two is
+    one text), and the options apply. The whole completion counts, also any reasoning in it. An empty completion is
+    no answer.
 
     Traps: 18.0 is not 18 and 1,000 is not 1000; use `numeric` for numbers. True is not true unless `ignore_case`.
 

@@ -46,8 +46,9 @@ class Gsm8k(Verifier[Gsm8kReference]):
     r"""Accept when the completion's final number is the reference.
 
     The answer is the number behind the last `####`, else in the last `\boxed{}`, else behind the last "the answer is",
-    "Answer:" or "A:", else in the last `<answer>` tags, else the last number of the text. The verdict says which of these
-    it was: `18 after ####`. Separators, currency, units, a percent sign and 18.0 for 18 make no difference; nothing is rounded.
+    "Answer:" or "A:", else in the last `<answer>` tags, else the last number of the text. The verdict says which of
+    these it was: `18 after ####`. Separators, currency, units, a percent sign and 18.0 for 18 make no difference;
+    nothing is rounded.
 
     Traps: a model that runs on with a new question ("Question: …", "Q: …", "User: …") does not change its answer;
     what follows is cut off. A marker without a number behind it is no answer, even if the right number stands

@@ -53,16 +53,16 @@ class NumberReference(Reference):
 class Numeric(Verifier[NumberReference]):
     r"""Accept when the answer is the reference number.
 
-    The answer is looked for inside the last `<answer>` tags, else behind the last `####`, in the last `\boxed{}`, behind the
-    last "the answer is" or "Answer:"; without any of these it is the last number of the text. What follows a new question
-    that the model asks itself is cut off, and only what comes after the thinking counts.
+    The answer is looked for inside the last `<answer>` tags, else behind the last `####`, in the last `\boxed{}`,
+    behind the last "the answer is" or "Answer:"; without any of these it is the last number of the text. What follows
+    a new question that the model asks itself is cut off, and only what comes after the thinking counts.
 
     Numbers are read exactly, as fractions: 1,234, 3/4, \frac{3}{4}, 1½, 45%, 1.2e5, 1.2 \times 10^5, $3.50, 2.5 kg, ۱۲.
-    45% equals 0.45, and equals 45 where only one side has the sign. A unit or currency may be missing on one side; where
-    both have one they must agree, converted if need be: 50 cents is $0.50, 5 cm is not 5 m.
+    45% equals 0.45, and equals 45 where only one side has the sign. A unit or currency may be missing on one side;
+    where both have one they must agree, converted if need be: 50 cents is $0.50, 5 cm is not 5 m.
 
-    Traps: nothing is rounded, so 0.33 is not 1/3 unless `tolerance` or `relative` allows it. A marker without a number behind
-    it is no answer; nothing is guessed from elsewhere then. "12 or 14" is no number.
+    Traps: nothing is rounded, so 0.33 is not 1/3 unless `tolerance` or `relative` allows it. A marker without a number
+    behind it is no answer; nothing is guessed from elsewhere then. "12 or 14" is no number.
 
     Options:
         tolerance: largest absolute difference, in the reference's unit.
@@ -121,8 +121,8 @@ def marked_answer(text: str) -> Found | None:
 
 
 _REFUSED = re.compile(
-    r"\b(?:cannot|can ?not|can't|could not|couldn't|unable to|impossible to|not able to|not possible to|do not know|don't know|"
-    r"not enough information|insufficient information)\b",
+    r"\b(?:cannot|can ?not|can't|could not|couldn't|unable to|impossible to|not able to|not possible to"
+    r"|do not know|don't know|not enough information|insufficient information)\b",
     re.IGNORECASE,
 )
 

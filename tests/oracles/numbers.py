@@ -1,7 +1,7 @@
-"""Numbers the slow way: every notation is written from a Fraction by hand, and read back only by `fractions` and `decimal`.
+"""Numbers the slow way: each notation is written from a Fraction by hand, with `fractions` and `decimal` only.
 
-Nothing here shares a line with `rewardkit.number`: the reader under test is compared with the number that a notation was
-written from.
+Nothing here shares a line with `rewardkit.number`: the reader under test is compared with the number that a
+notation was written from.
 """
 
 from __future__ import annotations
@@ -80,7 +80,11 @@ def fraction_notations(value: Fraction) -> list[str]:
         texts += [f"\\frac{top}{bottom}", f"\\frac{top}{{{bottom}}}"]
     whole, rest = divmod(top, bottom)
     if whole and rest:
-        texts += [f"{whole} {rest}/{bottom}", f"{whole}\\frac{{{rest}}}{{{bottom}}}", f"{whole} \\dfrac{{{rest}}}{{{bottom}}}"]
+        texts += [
+            f"{whole} {rest}/{bottom}",
+            f"{whole}\\frac{{{rest}}}{{{bottom}}}",
+            f"{whole} \\dfrac{{{rest}}}{{{bottom}}}",
+        ]
         texts += [f"{whole} and {rest}/{bottom}"]
     return texts
 

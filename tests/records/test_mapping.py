@@ -134,6 +134,12 @@ def test_a_samples_own_field_in_a_list_makes_a_sample_of_each(tmp_path):
     assert generations[1].sample.metadata == {"batch": 1, "prompts": "q", "golds": 2}
 
 
+def test_a_list_of_objects_beside_the_completions_does_not_follow_each_sample(tmp_path):
+    row = {"outs": ["a", "b"], "tasks": [{"q": "p"}, {"q": "q"}]}
+    generations = list(read(tmp_path, [row], "completion=outs[],prompt=tasks[].q"))
+    assert [(g.sample.prompt, g.sample.metadata) for g in generations] == [("p", {}), ("q", {})]
+
+
 def test_a_samples_own_field_only_in_its_completions_makes_a_sample_of_each(tmp_path):
     row = {"results": [{"q": "p", "gold": 1, "text": "a"}, {"q": "q", "gold": 2, "text": "b"}]}
     generations = list(read(tmp_path, [row], "completion=results[].text,prompt=q,reference=results[].gold"))
@@ -167,6 +173,12 @@ def test_models_side_by_side_with_lists_inside(tmp_path):
     generations = list(read(tmp_path, rows, "completion=*.outs[],label=*.ok[],prompt=q"))
     assert texts(generations) == [["a", "b"], ["c", "d"]]
     assert labels(generations) == [[1, 0], [0, 1]]
+
+
+def test_a_models_object_is_looked_into_before_the_row(tmp_path):
+    rows = [{"q": "1", "n": 0, "x": {"outs": ["a"], "n": 1}, "y": {"outs": ["b"]}}]
+    generations = list(read(tmp_path, rows, "completion=*.outs[],tokens=n,prompt=q"))
+    assert [g.completions[0].tokens for g in generations] == [1, 0]
 
 
 CHAT = [

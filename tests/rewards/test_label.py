@@ -39,7 +39,26 @@ def test_a_label_is_read(given, value):
     assert (score.value, score.reason) == (value, None)
 
 
-@pytest.mark.parametrize("given", ["yes", "pass", "nan", "inf", "1_0", "١", "0x1", "1,5", "correct!", "9" * 400, float("nan"), float("inf"), 10**400, [1], {"a": 1}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        "yes",
+        "pass",
+        "nan",
+        "inf",
+        "1_0",
+        "١",
+        "0x1",
+        "1,5",
+        "correct!",
+        "9" * 400,
+        float("nan"),
+        float("inf"),
+        10**400,
+        [1],
+        {"a": 1},
+    ],
+)
 def test_anything_else_abstains_and_is_never_0(given):
     score = judge(Sample(0), Completion("x", metadata={"label": given}))
     assert (score.value, score.state, score.reason) == (None, "abstained", "bad_reference")

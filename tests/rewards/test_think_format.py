@@ -13,7 +13,10 @@ from rewardkit.errors import OptionError
 from rewardkit.rewards.think_format import think_format
 from rewardkit.types import Completion, Sample
 
-CASES = [json.loads(line) for line in (Path(__file__).parents[1] / "cases" / "think_format.jsonl").read_text("utf-8").splitlines()]
+CASES = [
+    json.loads(line)
+    for line in (Path(__file__).parents[1] / "cases" / "think_format.jsonl").read_text("utf-8").splitlines()
+]
 
 
 def judge(text: str, prompt: object = "", **options: object):
@@ -33,7 +36,9 @@ def test_a_format_is_judged(case):
 def test_grpo_groups(shared, step, right):
     """open-r1#237: a line break inside the tags failed the check. Figures of the data's README."""
     data = json.loads(shared(f"data/grpo_groups/amc23_step_{step}.json").read_text("utf-8"))
-    texts = [c["full_model_response"] for row in data["categories"][0]["datasets"][0]["results"] for c in row["completions"]]
+    texts = [
+        c["full_model_response"] for row in data["categories"][0]["datasets"][0]["results"] for c in row["completions"]
+    ]
     assert len(texts) == 1000
     assert sum(judge(text, answer=True).value for text in texts) == right
 

@@ -10,7 +10,9 @@ import pytest
 from rewardkit.types import Completion, Sample, Score
 from rewardkit.verifiers.gsm8k import Gsm8k
 
-CASES = [json.loads(line) for line in (Path(__file__).parents[1] / "cases" / "gsm8k.jsonl").read_text("utf-8").splitlines()]
+CASES = [
+    json.loads(line) for line in (Path(__file__).parents[1] / "cases" / "gsm8k.jsonl").read_text("utf-8").splitlines()
+]
 VERIFIER = Gsm8k()
 
 
@@ -34,13 +36,29 @@ def test_a_completion_is_judged(case):
         assert score.extracted == case["extracted"]
 
 
-@pytest.mark.parametrize("gold", [18, 18.0, "18", "18.00", "$18", "#### 18", "9 * 2 = 18\n#### 18", "9 * 2 = <<9*2=18>>18\nA: 18", {"answer": "#### 18"}, "The answer is 18."])
+@pytest.mark.parametrize(
+    "gold",
+    [
+        18,
+        18.0,
+        "18",
+        "18.00",
+        "$18",
+        "#### 18",
+        "9 * 2 = 18\n#### 18",
+        "9 * 2 = <<9*2=18>>18\nA: 18",
+        {"answer": "#### 18"},
+        "The answer is 18.",
+    ],
+)
 def test_the_gold_comes_in_many_forms(gold):
     assert judge("#### 18", gold).value == 1.0
     assert judge("#### 19", gold).value == 0.0
 
 
-@pytest.mark.parametrize("gold", ["see figure", "", "####", "She has 9 eggs and 2 ducks.", True, ["18"], {"answer": "none"}, {"answr": 18}])
+@pytest.mark.parametrize(
+    "gold", ["see figure", "", "####", "She has 9 eggs and 2 ducks.", True, ["18"], {"answer": "none"}, {"answr": 18}]
+)
 def test_a_gold_without_a_number_is_never_matched(gold):
     """open-r1#293: a gold that could not be read paid 1.0."""
     score = judge("#### 18", gold)
@@ -56,7 +74,17 @@ def test_the_prompt_may_have_opened_the_thinking():
     assert judge("so #### 5</think>\n#### 18", 18, prompt="How many?\n<think>\n").value == 1.0
 
 
-@pytest.mark.parametrize("run_on", ["\n\nQuestion: Tom has 5?\nAnswer: 7\n#### 7", "\nQ: Tom?\nA: The answer is 7.", "\n\nProblem: Tom\n\\boxed{7}", "\nHuman: 7", "<|im_end|>\n<|im_start|>user\n#### 7", "\n### Instruction:\n#### 7"])
+@pytest.mark.parametrize(
+    "run_on",
+    [
+        "\n\nQuestion: Tom has 5?\nAnswer: 7\n#### 7",
+        "\nQ: Tom?\nA: The answer is 7.",
+        "\n\nProblem: Tom\n\\boxed{7}",
+        "\nHuman: 7",
+        "<|im_end|>\n<|im_start|>user\n#### 7",
+        "\n### Instruction:\n#### 7",
+    ],
+)
 @pytest.mark.parametrize("answer", ["#### 18", "\\boxed{18}", "The answer is 18.", "A: 18", "She makes $18 every day."])
 def test_a_run_on_changes_no_answer(answer, run_on):
     alone, both = judge("9 * 2 = 18\n" + answer, 18), judge("9 * 2 = 18\n" + answer + run_on, 18)

@@ -10,13 +10,15 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from oracles import numbers as oracle
 
 from rewardkit.errors import OptionError
 from rewardkit.types import Completion, Sample, Score
 from rewardkit.verifiers.numeric import Numeric
-from tests.oracles import numbers as oracle
 
-CASES = [json.loads(line) for line in (Path(__file__).parents[1] / "cases" / "numeric.jsonl").read_text("utf-8").splitlines()]
+CASES = [
+    json.loads(line) for line in (Path(__file__).parents[1] / "cases" / "numeric.jsonl").read_text("utf-8").splitlines()
+]
 
 
 def judge(text: str, reference: object, prompt: object = "", **options: object) -> Score:
@@ -32,15 +34,26 @@ def test_a_completion_is_judged(case):
     assert (score.value, score.reason) == (case["value"], case.get("reason"))
 
 
-@given(st.builds(Fraction, st.integers(-(10**6), 10**6), st.integers(1, 99)), st.builds(Fraction, st.integers(1, 50), st.integers(1, 100)))
+@given(
+    st.builds(Fraction, st.integers(-(10**6), 10**6), st.integers(1, 99)),
+    st.builds(Fraction, st.integers(1, 50), st.integers(1, 100)),
+)
 def test_tolerance_by_arithmetic(value, tolerance):
     """Written out: |answer - reference| <= tolerance, at the edge, just inside and just outside."""
     for off, right in ((tolerance, 1.0), (tolerance * Fraction(99, 100), 1.0), (tolerance * Fraction(101, 100), 0.0)):
         answer = value + off
-        assert judge(f"The answer is {answer.numerator}/{answer.denominator}.", str(value), tolerance=str(tolerance)).value == right
+        assert (
+            judge(f"The answer is {answer.numerator}/{answer.denominator}.", str(value), tolerance=str(tolerance)).value
+            == right
+        )
 
 
-@given(st.integers(1, 10**6), st.sampled_from(["{}", "so {}", "#### {}", "\\boxed{{{}}}", "The answer is {}.", "<answer>{}</answer>", "**Answer:** {}"]))
+@given(
+    st.integers(1, 10**6),
+    st.sampled_from(
+        ["{}", "so {}", "#### {}", "\\boxed{{{}}}", "The answer is {}.", "<answer>{}</answer>", "**Answer:** {}"]
+    ),
+)
 def test_every_rule_finds_every_notation(number, place):
     for text in oracle.integer_notations(number):
         if " " in text and place == "so {}":  # in prose a space does not group digits
@@ -50,7 +63,9 @@ def test_every_rule_finds_every_notation(number, place):
         assert judge(place.format(text), number + 1).value == 0.0
 
 
-@pytest.mark.parametrize("reference", ["see figure", "", "12 or 14", "x = 5", [18], {"number": "none"}, True, "1e400000000", "9" * 5000])
+@pytest.mark.parametrize(
+    "reference", ["see figure", "", "12 or 14", "x = 5", [18], {"number": "none"}, True, "1e400000000", "9" * 5000]
+)
 def test_a_reference_that_is_no_number_is_never_matched(reference):
     score = judge("#### 18", reference)
     assert (score.value, score.state) == (None, "abstained")
@@ -61,7 +76,9 @@ def test_a_missing_reference_abstains():
     assert judge("#### 18", None).reason == "missing"
 
 
-@pytest.mark.parametrize("reference", [18, 18.0, "18", " 18 ", "$18", "18 dollars", {"number": 18}, Fraction(18), "36/2"])
+@pytest.mark.parametrize(
+    "reference", [18, 18.0, "18", " 18 ", "$18", "18 dollars", {"number": 18}, Fraction(18), "36/2"]
+)
 def test_references_come_in_many_forms(reference):
     assert judge("#### 18", reference).value == 1.0
 
@@ -71,7 +88,17 @@ def test_a_float_reference_is_its_decimal_text():
     assert judge("#### 1e22", 1e22).value == 1.0
 
 
-@pytest.mark.parametrize("options", [{"tolerance": -1}, {"relative": "-0.1"}, {"tolerance": True}, {"tolerance": "a bit"}, {"extract": "all"}, {"tolerence": 1}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tolerance": -1},
+        {"relative": "-0.1"},
+        {"tolerance": True},
+        {"tolerance": "a bit"},
+        {"extract": "all"},
+        {"tolerence": 1},
+    ],
+)
 def test_wrong_options_are_refused(options):
     with pytest.raises(OptionError, match=next(iter(options))):
         Numeric.from_options(options)
