@@ -37,7 +37,8 @@ def cpu_seconds(arguments: list[str]) -> float:
 
 def loaded(arguments: list[str]) -> list[str]:
     """Return which heavy packages a command loads."""
-    code = "import sys, runpy; sys.argv = ['rewardkit', *sys.argv[1:]]\ntry: runpy.run_module('rewardkit', run_name='__main__')\nexcept SystemExit: pass\n"
+    code = "import sys, runpy; sys.argv = ['rewardkit', *sys.argv[1:]]\n"
+    code += "try: runpy.run_module('rewardkit', run_name='__main__')\nexcept SystemExit: pass\n"
     code += f"print('LOADED', *[name for name in {HEAVY} if name in sys.modules], file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", code, *arguments[2:]], capture_output=True, text=True)
     return done.stderr.rpartition("LOADED")[2].split()
@@ -48,7 +49,8 @@ def site_megabytes() -> float:
     site = Path(sysconfig.get_paths()["purelib"])
     total = 0
     for folder, _, files in os.walk(site):
-        if not Path(folder).relative_to(site).parts[:1] or Path(folder).relative_to(site).parts[0].split("-")[0] not in ("pip", "setuptools"):
+        top = (*Path(folder).relative_to(site).parts, "")[0]
+        if top.split("-")[0] not in ("pip", "setuptools", "pkg_resources"):
             total += sum((Path(folder) / file).stat().st_size for file in files)
     return total / 1e6
 

@@ -1,7 +1,7 @@
 """Write the generated pages: `docs/cli.md` from the help pages, `docs/builtin.md` from what `rewardkit show` prints.
 
-    python docs/generate.py            # write them
-    python docs/generate.py --check    # exit code 1 when a page is out of date
+python docs/generate.py            # write them
+python docs/generate.py --check    # exit code 1 when a page is out of date
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from rewardkit import builtin, cli
+from rewardkit import __version__, cli
 from rewardkit.plugins import load
 
 DOCS = Path(__file__).parent
@@ -23,7 +23,7 @@ def cli_page() -> str:
     pages = ["# The command line", EXIT_CODES]
     for name in [None, *cli.COMMANDS]:
         arguments = ["--help"] if name is None else [name, "--help"]
-        result = CliRunner().invoke(cli.app, arguments, prog_name="rewardkit", terminal_width=100, catch_exceptions=False)
+        result = CliRunner().invoke(cli.app, arguments, prog_name="rewardkit", terminal_width=88, catch_exceptions=False)
         title = "rewardkit" if name is None else f"rewardkit {name}"
         pages.append(f"## {title}\n\n```text\n{result.output.rstrip()}\n```")
     return HEAD + "\n\n".join(pages) + "\n"
@@ -31,10 +31,11 @@ def cli_page() -> str:
 
 def builtin_page() -> str:
     """Return what `rewardkit show` says of each built-in verifier and reward."""
-    pages = ["# The built-in verifiers and rewards", f"Each section is what `rewardkit show NAME` prints ({builtin.__name__})."]
+    pages = ["# The built-in verifiers and rewards", "Each section is what `rewardkit show NAME` prints."]
     for entry in load([]).registry.entries("verifier", "reward"):
         result = CliRunner().invoke(cli.app, ["show", entry.name], catch_exceptions=False)
         text = "\n".join(line for line in result.output.rstrip().splitlines() if not line.startswith("content hash"))
+        text = text.replace(f", rewardkit {__version__})", ")")
         pages.append(f"## {entry.name}\n\n{entry.summary}.\n\n```text\n{text.rstrip()}\n```")
     return HEAD + "\n\n".join(pages) + "\n"
 

@@ -126,9 +126,10 @@ class Engine:
             if type(known) is type(leaf) and known == leaf:
                 self.slots[id(leaf)] = slot
                 return
-        if _stays_here(leaf) and leaf.timeout is not None and not leaf.is_async:
+        limit = "a deadline" if leaf.timeout is not None else "a memory cap" if leaf.memory is not None else ""
+        if limit and _stays_here(leaf) and not leaf.is_async:
             raise UsageError(
-                f"reward {leaf.label!r} has a deadline, but is defined where no worker process can load it"
+                f"reward {leaf.label!r} has {limit}, but is defined where no worker process can load it"
                 f" ({leaf.target or 'inside a function'}); move it to the top of a file and import it from there"
             )
         self.slots[id(leaf)] = len(self.leaves)
@@ -270,19 +271,34 @@ class _Concurrent(_Inline):
         if isinstance(prepared, Score):
             return dict.fromkeys(at, prepared)
 
+        if leaf.takes_group:
+            return await self._await_group(leaf, prepared, loop)
+
         async def one(i: int) -> Score:
             async with loop.limit:
                 started = time.perf_counter()
                 try:
                     answer: Any = leaf.judge(prepared, sample, completions[i])
                     result: Score = await asyncio.wait_for(answer, leaf.timeout)
-                except (TimeoutError, asyncio.TimeoutError):
+                except TimeoutError:
                     result = _late(leaf)
                 except (Exception, SystemExit) as problem:
                     result = failure(leaf.label, problem)
                 return _timed(result, started)
 
         return dict(zip(at, await asyncio.gather(*[one(i) for i in at]), strict=True))
+
+    async def _await_group(self, leaf: Leaf, prepared: object, loop: _LoopThread) -> dict[int, Score]:
+        whole = _without_failed(self.generation, self.valid)
+        async with loop.limit:
+            try:
+                answer: Any = leaf.judge_group(prepared, whole)
+                scores: list[Score] = await asyncio.wait_for(answer, leaf.timeout)
+            except TimeoutError:
+                scores = [_late(leaf) for _ in self.valid]
+            except (Exception, SystemExit) as problem:
+                scores = [failure(leaf.label, problem) for _ in self.valid]
+        return dict(zip(self.valid, scores, strict=True))
 
     async def _thread_all(self, leaf: Leaf, at: Sequence[int], loop: _LoopThread) -> dict[int, Score]:
         sample, completions = self.generation.sample, self.generation.completions
@@ -291,7 +307,7 @@ class _Concurrent(_Inline):
             async with loop.limit:
                 try:
                     return await asyncio.wait_for(asyncio.wrap_future(_in_thread(function)), leaf.timeout)
-                except (TimeoutError, asyncio.TimeoutError):
+                except TimeoutError:
                     return late()
 
         prepared = await run(lambda: attempt_prepare(leaf, sample), lambda: _late(leaf))
@@ -316,15 +332,20 @@ def judge_here(leaf: Leaf, generation: Generation, at: Sequence[int], valid: Seq
         return dict.fromkeys(at, prepared)
     sample, completions = generation.sample, generation.completions
     if leaf.takes_group:
-        whole = generation
-        if len(valid) != len(completions):
-            whole = msgspec.structs.replace(generation, completions=tuple(completions[i] for i in valid))
+        whole = _without_failed(generation, valid)
         return dict(zip(valid, attempt_group(leaf, prepared, whole), strict=True))
     scores = {}
     for i in at:
         started = time.perf_counter()
         scores[i] = _timed(attempt(leaf, prepared, sample, completions[i]), started)
     return scores
+
+
+def _without_failed(generation: Generation, valid: Sequence[int]) -> Generation:
+    """Return a group without the completions that its source marks as failed."""
+    if len(valid) == len(generation.completions):
+        return generation
+    return msgspec.structs.replace(generation, completions=tuple(generation.completions[i] for i in valid))
 
 
 class _LoopThread:
@@ -447,7 +468,9 @@ def _cleaned(generation: Generation) -> Generation:
     """Drop the special tokens that some samplers leave at the end of a text."""
     completions = generation.completions
     texts = [strip_special_tokens(completion.text) for completion in completions]
-    if all(text is completion.text or text == completion.text for text, completion in zip(texts, completions, strict=True)):
+    if all(
+        text is completion.text or text == completion.text for text, completion in zip(texts, completions, strict=True)
+    ):
         return generation
     cleaned = tuple(msgspec.structs.replace(c, text=t) for c, t in zip(completions, texts, strict=True))
     return msgspec.structs.replace(generation, completions=cleaned)

@@ -31,7 +31,7 @@ import msgspec
 from rewardkit import targets
 from rewardkit.compose import Reward
 from rewardkit.errors import ContractError, OptionError, SandboxUnavailable, ServiceError, UsageError, nearest
-from rewardkit.types import Completion, Generation, Sample, Score, finite
+from rewardkit.types import Completion, Generation, Sample, Score, Verdict, finite
 
 Placement = Literal["inline", "thread", "process"]
 
@@ -62,7 +62,7 @@ class Leaf(Reward):
         timeout: Deadline in seconds for one completion; None: no deadline.
         memory: Bytes that a worker may use for it; None: the workers' default.
         needs: The columns it cannot do without; "reference" among them where it needs one.
-        is_async: `judge` returns an awaitable.
+        is_async: `judge` and `judge_group` return awaitables.
         takes_group: `judge_group` is called with whole groups, `judge` never.
     """
 
@@ -113,7 +113,7 @@ class Leaf(Reward):
     def judge(self, prepared: object, sample: Sample, completion: Completion) -> Score | Awaitable[Score]:
         """Score one completion. May raise; `attempt` turns that into an error score."""
 
-    def judge_group(self, prepared: object, generation: Generation) -> list[Score]:
+    def judge_group(self, prepared: object, generation: Generation) -> list[Score] | Awaitable[list[Score]]:
         """Score all completions of one group at once."""
         raise ContractError(f"{self.label} judges single completions")
 
@@ -137,7 +137,7 @@ def attempt_prepare(leaf: Leaf, sample: Sample) -> object:
 def attempt_group(leaf: Leaf, prepared: object, generation: Generation) -> list[Score]:
     """Judge one group; whatever the leaf raises becomes an error score for each completion."""
     try:
-        return leaf.judge_group(prepared, generation)
+        return leaf.judge_group(prepared, generation)  # type: ignore[return-value]
     except (Exception, SystemExit) as problem:
         return [failure(leaf.label, problem)] * len(generation.completions)
 
@@ -271,7 +271,8 @@ class FunctionReward(Leaf):
         self._async = _is_async(function)
         self.timeout = _seconds(timeout, self._label)
         self.memory = memory_bytes(memory, self._label)
-        self.placement: Placement = "process" if self.timeout is not None and not self._async else "inline"
+        limited = self.timeout is not None or self.memory is not None
+        self.placement: Placement = "process" if limited and not self._async else "inline"
         self.signature = _Signature(function, self._label)
         self._options = self._checked(dict(options or {}))
         self._values = {key: p.default for key, p in self.signature.options.items()} | self._options
@@ -420,11 +421,6 @@ class GroupReward(FunctionReward):
 
     _foreign: ClassVar[tuple[str, str]] = ("completion", "a whole group, as completions")
 
-    def __init__(self, function: Callable[..., Any], **fields: Any) -> None:
-        super().__init__(function, **fields)
-        if self._async:
-            raise UsageError(f"group reward {self._label!r} is async; only single-completion rewards may be")
-
     @property
     def takes_group(self) -> bool:
         return True
@@ -432,19 +428,37 @@ class GroupReward(FunctionReward):
     def judge(self, prepared: object, sample: Sample, completion: Completion) -> Score:
         raise ContractError(f"{self._label} judges whole groups")
 
-    def judge_group(self, prepared: object, generation: Generation) -> list[Score]:
+    def judge_group(self, prepared: object, generation: Generation) -> list[Score] | Awaitable[list[Score]]:
         arguments: dict[str, Any] = {}
         for name in self.signature.arguments:
             value = self._group_value(name, generation)
             if value is MISSING:
-                return [self._blank(name)] * len(generation.completions)
+                return self._blanks(name, generation)
             arguments[name] = value
         if self.signature.rest:
             for name in {**generation.sample.metadata, **_all_metadata(generation)}:
                 if name not in self._values:
                     arguments.setdefault(name, self._group_value(name, generation))
-        returned = self.function(**arguments, **self._values)
-        return to_scores(returned, self._label, len(generation.completions))
+        return self._answers(arguments | self._values, len(generation.completions))
+
+    def _answers(self, arguments: dict[str, Any], count: int) -> list[Score] | Awaitable[list[Score]]:
+        """Call the function, and check that it answers for each completion."""
+        if not self._async:
+            return to_scores(self.function(**arguments), self._label, count)
+
+        async def later() -> list[Score]:
+            return to_scores(await self.function(**arguments), self._label, count)
+
+        return later()
+
+    def _blanks(self, name: str, generation: Generation) -> list[Score] | Awaitable[list[Score]]:
+        """Abstain on a whole group that lacks a column."""
+        blanks = [self._blank(name) for _ in generation.completions]
+
+        async def later() -> list[Score]:
+            return blanks
+
+        return later() if self._async else blanks
 
     def _group_value(self, name: str, generation: Generation) -> Any:
         sample, completions = generation.sample, generation.completions
@@ -471,15 +485,15 @@ class TrlReward(GroupReward):
         given = {"prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric"}
         return tuple(name for name in self.signature.required if name not in given)
 
-    def judge_group(self, prepared: object, generation: Generation) -> list[Score]:
+    def judge_group(self, prepared: object, generation: Generation) -> list[Score] | Awaitable[list[Score]]:
         given = self._given(generation)
         named = [*self.signature.arguments, *self.signature.options]
         wanted = given if self.signature.rest else {name: given[name] for name in named if name in given}
         wanted = wanted | self._options
         for name in self.signature.required:
             if name not in wanted:
-                return [self._blank(name)] * len(generation.completions)
-        return to_scores(self.function(**wanted), self._label, len(generation.completions))
+                return self._blanks(name, generation)
+        return self._answers(wanted, len(generation.completions))
 
     def _given(self, generation: Generation) -> dict[str, Any]:
         sample, completions = generation.sample, generation.completions
@@ -492,7 +506,7 @@ class TrlReward(GroupReward):
         given["prompts"] = [sample.prompt] * count
         given["completions"] = [_messages(sample, c) if chat else c.text for c in completions]
         given["completion_ids"] = [None] * count
-        given["trainer_state"] = None
+        given["trainer_state"] = types.SimpleNamespace(global_step=sample.step or 0)
         given["log_extra"] = given["log_metric"] = _ignore
         return given
 
@@ -538,7 +552,7 @@ def reward(
         name: The name it is registered under, where it is (`dates/iso_day`). Default: the function's own.
         timeout: Deadline in seconds for one completion. A sync function then runs in a killable worker;
             an async one is cancelled.
-        memory: What a worker may use for it, in bytes or as "512MB".
+        memory: What it may allocate, in bytes or as "512MB"; a sync function then runs in a killable worker.
 
     Raises:
         UsageError: The signature cannot be asked for by name (`*args`, positional-only).
@@ -564,7 +578,7 @@ def group_reward(
 ) -> GroupReward | Callable[[Any], GroupReward]:
     """Make a function that judges one whole group into a reward.
 
-    It gets `completions` (a list of texts) and may ask for `prompt`, `reference`, `sample`, `messages` and columns,
+    Sync or async. It gets `completions` (a list of texts) and may ask for `prompt`, `reference`, `sample`, `messages` and columns,
     and returns exactly one number or None for each completion. Arguments as for `reward`; a timeout holds
     for the whole group.
     """
@@ -629,6 +643,8 @@ def to_score(value: Any, name: str) -> Score:
         return Score(None, "the reward returned None", name=name)
     if isinstance(value, Score):
         return value if value.name == name else msgspec.structs.replace(value, name=name)
+    if isinstance(value, Verdict):
+        return Score.of(value, name)
     if getattr(value, "ndim", 0):
         raise TypeError(f"{name} returned an array of shape {tuple(value.shape)}; one number is wanted")
     return Score(finite(value, f"what {name} returns"), name=name)

@@ -100,7 +100,7 @@ class Observer:
         """So many completions more are done, of which so many are in an error state."""
 
     def raised(self, name: str, score: Score) -> None:
-        """A reward raised for the first time."""
+        """A reward ended in an error for the first time; the score's `trace` is there where it raised."""
 
 
 def evaluate(plan: Plan, observer: Observer | None = None) -> Outcome:
@@ -119,7 +119,8 @@ class _Run:
     def __init__(self, plan: Plan, observer: Observer) -> None:
         self.plan = plan
         self.observer = observer
-        self.summary = Summary(list(plan.rewards))
+        labels = [name for name, reward in plan.rewards.items() if reward.formula == "label"]
+        self.summary = Summary(list(plan.rewards), labels=labels)
         self.failures = _Failures(plan.max_error_rate)
         self.outcome: Outcome
 
@@ -228,8 +229,8 @@ class _Run:
             for score in scores:
                 if score.state == "error":
                     failed += 1
-                    if score.trace and name not in self.outcome.traces:
-                        self.outcome.traces[name] = score.trace
+                    if score.reason != "source_failed" and name not in self.outcome.traces:
+                        self.outcome.traces[name] = score.trace or ""
                         folder.log("raised", reward=name, why=score.why, trace=score.trace)
                         self.observer.raised(name, score)
             self.failures.add(name, scores)

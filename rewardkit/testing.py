@@ -1,13 +1,13 @@
 """The contract test: what every verifier and reward must hold, ours and those of plugins.
 
-    from rewardkit.testing import assert_contract
+from rewardkit.testing import assert_contract
 
-    def test_contract():
-        assert_contract(
-            IsoDay(),
-            accepts=[("on 2024-02-29", {"day": "2024-02-29"})],
-            rejects=[("on 2024-02-28", {"day": "2024-02-29"})],
-        )
+def test_contract():
+    assert_contract(
+        IsoDay(),
+        accepts=[("on 2024-02-29", {"day": "2024-02-29"})],
+        rejects=[("on 2024-02-28", {"day": "2024-02-29"})],
+    )
 """
 
 from __future__ import annotations
@@ -103,7 +103,9 @@ def assert_contract(
         for value, cases in ((1.0, accepted), (0.0, rejected)):
             for text, reference in cases:
                 score = ask(text, reference)
-                assert score.value == value, f"{text!r} with {reference!r} scores {score.value} ({score.why}), not {value:g}"
+                assert score.value == value, (
+                    f"{text!r} with {reference!r} scores {score.value} ({score.why}), not {value:g}"
+                )
         _check_odd_texts(reward, ask, [text for text, _ in accepted + rejected], good)
         _check_odd_references(ask, accepted[0][0] if accepted else "12", wanted="reference" in needs)
 
@@ -154,7 +156,11 @@ def _check_odd_texts(reward: Reward, ask: _Asking, known: Sequence[str], referen
 def _check_odd_references(ask: _Asking, text: str, *, wanted: bool) -> None:
     for reference in ODD_REFERENCES:
         score = ask(text, reference)
-        assert score.state != "error", f"the reference {str(reference)[:60]!r} makes it fail: {score.why}\n{score.trace or ''}"
+        assert score.state != "error", (
+            f"the reference {str(reference)[:60]!r} makes it fail: {score.why}\n{score.trace or ''}"
+        )
     if wanted:
         score = ask(text, None)
-        assert score.reason == "missing", f"without a reference it is {score.state} ({score.why}), not abstained: missing"
+        assert score.reason == "missing", (
+            f"without a reference it is {score.state} ({score.why}), not abstained: missing"
+        )

@@ -215,9 +215,7 @@ class Verdict(msgspec.Struct, frozen=True):
         return cls(value, detail, extracted, reason)
 
     @classmethod
-    def reject(
-        cls, detail: str = "", *, extracted: str | None = None, reason: BlameCompletion = "wrong"
-    ) -> Verdict:
+    def reject(cls, detail: str = "", *, extracted: str | None = None, reason: BlameCompletion = "wrong") -> Verdict:
         """Not correct, and the completion is to blame: value 0."""
         return cls(0.0, detail, extracted, reason)
 
@@ -273,7 +271,7 @@ class Score(msgspec.Struct, frozen=True):
 
     @property
     def state(self) -> State:
-        """"scored", "abstained" (the reference is to blame) or "error" (verifier, service or machine)."""
+        """ "scored", "abstained" (the reference is to blame) or "error" (verifier, service or machine)."""
         if self.value is not None:
             return "scored"
         return "error" if self.reason in MACHINE_REASONS else "abstained"

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Set
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import PurePath
-from typing import Annotated, Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -91,20 +91,35 @@ class _NoLimit:
 _NO_LIMIT: Any = _NoLimit()
 
 
-class Verifier(BaseModel, Leaf, Generic[R]):
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass as _ModelMetaclass
+else:
+    _ModelMetaclass = type(BaseModel)  # has no public name
+
+
+class _Made(_ModelMetaclass):
+    """The type of verifiers: a wrong option is our error, not a validation report of pydantic's."""
+
+    def __call__(cls, *arguments: Any, **options: Any) -> Any:
+        cls._refuse_unknown(options)
+        try:
+            return super().__call__(*arguments, **options)
+        except pydantic.ValidationError as problem:
+            raise OptionError(f"{cls._label}: option {_first_problem(problem)}") from None
+
+
+class Verifier(BaseModel, Leaf, Generic[R], metaclass=_Made):
     """Decides whether a completion is correct with respect to a reference of type `R`.
 
     Class attributes:
         name: The name it is registered under (`dates/iso_day`); without one, formulas use its import path.
         placement: "inline" (pure and bounded), "thread" (waits for something), "process" (may hang or blow up).
-        timeout: Deadline in seconds for one completion; needed where placement is "process". Declared as a field
+        timeout: Deadline in seconds for one completion; None: none. Declared as a field
             (`timeout: float = 3.0`) it is an option, too.
         memory: Bytes that its worker may use. May be an option, too.
     """
 
-    model_config = ConfigDict(
-        frozen=True, strict=True, extra="forbid", allow_inf_nan=False, ignored_types=(property, _NoLimit)
-    )
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False, ignored_types=(property,))
 
     name: ClassVar[str | None] = None
     # A leaf has these as attributes; in a model that would make them options.
@@ -170,18 +185,21 @@ class Verifier(BaseModel, Leaf, Generic[R]):
         Raises:
             OptionError: Names the option, what was wanted and what came.
         """
+        cls._refuse_unknown(options)
+        try:
+            return cls.model_validate_json(_json(options), strict=True)
+        except pydantic.ValidationError as problem:
+            raise OptionError(f"{cls._label}: option {_first_problem(problem)}") from None
+        except _NO_JSON as problem:
+            raise OptionError(f"{cls._label}: options cannot be written as JSON: {problem}") from None
+
+    @classmethod
+    def _refuse_unknown(cls, options: Mapping[str, Any]) -> None:
         for name in options:
             if name not in cls.model_fields:
                 known = list(cls.model_fields)
                 has = f"its options are {', '.join(known)}" if known else "it has no options"
-                shown = cls.name or cls.__name__
-                raise OptionError(f"{shown} has no option {name!r}; {has}{nearest(name, known)}")
-        try:
-            return cls.model_validate_json(_json(options), strict=True)
-        except pydantic.ValidationError as problem:
-            raise OptionError(f"{cls.name or cls.__name__}: option {_first_problem(problem)}") from None
-        except _NO_JSON as problem:
-            raise OptionError(f"{cls.name or cls.__name__}: options cannot be written as JSON: {problem}") from None
+                raise OptionError(f"{cls._label} has no option {name!r}; {has}{nearest(name, known)}")
 
     def __repr__(self) -> str:
         return self.formula

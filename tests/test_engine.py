@@ -21,6 +21,7 @@ from rewardkit import (
     Sample,
     ServiceError,
     UsageError,
+    Verdict,
     first_of,
     gate,
     group_reward,
@@ -289,3 +290,59 @@ def test_functions_can_be_given_as_they_are() -> None:
 
     assert values(plain, [generation("1", "2")]) == [[1.0, 0.0]]
     assert isinstance(next(iter(Engine(plain).rewards.values())), FunctionReward)
+
+
+def test_an_async_group_reward_and_an_async_trl_function_are_awaited() -> None:
+    @group_reward
+    async def ranks(completions: list[str]) -> list[float]:
+        await asyncio.sleep(0.001)
+        return [float(i) for i in range(len(completions))]
+
+    async def trl_style(completions: list[str], answer: list[str], **kwargs: object) -> list[float]:
+        await asyncio.sleep(0.001)
+        return [float(c == a) for c, a in zip(completions, answer, strict=True)]
+
+    rows = [generation("x", "y", "z", answer="y")]
+    assert values(ranks, rows) == [[0.0, 1.0, 2.0]]
+    assert values(trl_style, rows) == [[0.0, 1.0, 0.0]]
+
+
+def test_an_async_group_reward_that_answers_for_too_few_stops_the_run() -> None:
+    @group_reward
+    async def lazy(completions: list[str]) -> list[float]:
+        return [1.0]
+
+    with pytest.raises(ContractError, match="'lazy' returned 1 value for a group of 8"):
+        list(score(lazy, [generation(*"abcdefgh")]))
+
+
+def test_trl_functions_see_the_row_s_step_as_their_trainer_s_state() -> None:
+    def by_step(completions: list[str], trainer_state: object) -> list[float]:
+        return [float(trainer_state.global_step)] * len(completions)  # type: ignore[attr-defined]
+
+    assert values(by_step, [Generation(Sample(0, step=7), (Completion("a"),))]) == [[7.0]]
+
+
+def test_the_error_of_an_async_reward_names_the_user_s_line_and_not_the_event_loop_s() -> None:
+    @reward
+    async def fails(completion: str) -> float:
+        await asyncio.wait_for(asyncio.sleep(0), 1)
+        raise ValueError("no")
+
+    assert "(test_engine.py:" in score_text(fails, "x").detail
+
+
+def test_score_text_gives_the_step_to_schedules_and_abstains_without_a_reference() -> None:
+    scheduled = parse("schedule({0: length(at_most=1), 10: length(at_most=100)})")
+    assert score_text(scheduled, "two words", step=3).value == 0.0
+    assert score_text(scheduled, "two words", step=10).value == 1.0
+    assert score_text(parse("gsm8k"), "#### 3").reason == "missing"
+
+
+def test_a_verdict_that_a_function_returns_is_its_score() -> None:
+    @reward
+    def judged(completion: str) -> Verdict:
+        return Verdict.reject("too dull", extracted="dull")
+
+    answer = score_text(judged, "x")
+    assert (answer.value, answer.why, answer.extracted) == (0.0, "wrong: too dull", "dull")

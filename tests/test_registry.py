@@ -40,7 +40,8 @@ def test_order_is_ours_first_then_namespace_kind_name() -> None:
     )
     found = [(one.kind, one.name) for one in registry.entries()]
     assert found == [
-        ("reader", "a"), ("reward", "a2"), ("reward", "b"), ("verifier", "a"), ("reward", "dates/x"), ("reward", "zoo/a")
+        ("reader", "a"), ("reward", "a2"), ("reward", "b"), ("verifier", "a"), ("reward", "dates/x"),
+        ("reward", "zoo/a"),
     ]  # fmt: skip
     assert [one.name for one in registry.entries("verifier", "reward")] == ["a2", "b", "a", "dates/x", "zoo/a"]
 

@@ -327,12 +327,12 @@ def test_options_from_plain_data_are_strict_and_named(options: dict[str, Any], s
     ],
 )
 def test_options_in_code_are_strict_too(options: dict[str, Any]) -> None:
-    with pytest.raises(pydantic.ValidationError):
+    with pytest.raises(OptionError):
         Anything(**options)
 
 
 def test_no_options_says_so() -> None:
-    with pytest.raises(OptionError, match=r"money/has_unit has no option 'x'; it has no options"):
+    with pytest.raises(OptionError, match=r"has_unit has no option 'x'; it has no options"):
         HasUnit.from_options({"x": 1})
 
 
@@ -474,7 +474,7 @@ def test_a_limit_without_a_default_is_required() -> None:
         def verify(self, completion: Completion, reference: Nothing, sample: Sample) -> Verdict:
             return Verdict.accept()
 
-    with pytest.raises(pydantic.ValidationError):
+    with pytest.raises(OptionError):
         Must()
     assert Must(timeout=2.0).timeout == 2.0
 

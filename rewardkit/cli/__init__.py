@@ -134,7 +134,7 @@ def _report(message: str, code: int) -> int:
 
 def _say(message: str) -> None:
     """Print a message on stderr. It may span lines (rows that are shown); each is made safe for a terminal."""
-    from rewardkit.report.terminal import visible
+    from rewardkit.display import visible
 
     click.echo("rewardkit: " + "\n".join(visible(line, limit=2000) for line in message.split("\n")), err=True)
 

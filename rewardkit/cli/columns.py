@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rewardkit.report.terminal import visible
+from rewardkit.display import visible
 
 
 def aligned(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:

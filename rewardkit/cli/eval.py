@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -14,10 +15,11 @@ import click
 
 from rewardkit import recipe
 from rewardkit.cli.columns import aligned
+from rewardkit.display import visible
 from rewardkit.errors import UsageError, nearest
 from rewardkit.records import FieldMap, Records, read_generations
 from rewardkit.records.text import path_text
-from rewardkit.report.terminal import Progress, is_terminal, render_summary, visible, wants_color
+from rewardkit.report.terminal import Progress, is_terminal, render_summary, wants_color
 from rewardkit.run import Observer, Outcome, Plan, evaluate, readers
 
 if TYPE_CHECKING:
@@ -103,7 +105,11 @@ def command(
         raise UsageError("--resume goes on and --overwrite starts again; give one of them")
     if as_json and (quiet or dry_run):
         raise UsageError(f"--json and {'--quiet' if quiet else '--dry-run'} print different things; give one of them")
-    columns = recipe.parse_columns(rewards)
+    stdout = sys.stdout
+    # A reward that prints, also while its file is loaded, must not get between the lines that a script reads.
+    prints = sys.stderr if as_json or quiet else stdout
+    with contextlib.redirect_stdout(prints):
+        columns = recipe.parse_columns(rewards)
     limits = _bars(bars, columns)
     if max_error_rate is not None and math.isnan(max_error_rate):
         raise UsageError("--max-error-rate wants a share between 0 and 1, got nan")
@@ -124,10 +130,10 @@ def command(
     )
     if dry_run:
         return _dry_run(plan)
-    stream = sys.stderr if as_json else sys.stdout
+    stream = sys.stderr if as_json else stdout
     show = _Show(stream, quiet=quiet)
     try:
-        with show.progress:
+        with show.progress, contextlib.redirect_stdout(prints):
             outcome = evaluate(plan, show)
     except KeyboardInterrupt:
         return show.interrupted()
@@ -166,9 +172,9 @@ class _Show(Observer):
         self.progress.advance(completions, failed)
 
     def raised(self, name: str, score: Score) -> None:
-        trace = "\n".join(visible(line, limit=400) for line in (score.trace or "").rstrip().split("\n"))
+        trace = "\n".join(visible(line, limit=400) for line in (score.trace or score.why).rstrip().split("\n"))
         click.echo(
-            f"{visible(name)} raised; this is the first of its errors, the others are only counted:\n{trace}", err=True
+            f"{visible(name)} failed; this is the first of its errors, the others are only counted:\n{trace}", err=True
         )
 
 
@@ -257,20 +263,22 @@ def _verdict(outcome: Outcome, limits: Mapping[str, float], max_error_rate: floa
     if limits and not outcome.summary["models"]:
         click.echo("rewardkit: there are no rows, so no mean reaches its --fail-under", err=True)
         code = 1
-    for model, figures in outcome.summary["models"].items():
+    models = outcome.summary["models"]
+    for model, figures in models.items():
+        of = f"{visible(model)}: " if len(models) > 1 else ""
         for name, reward in figures["rewards"].items():
             mean = reward["mean"]
             if name in limits and (mean is None or mean < limits[name]):
                 shown = "n/a" if mean is None else f"{mean:.6g}"
                 click.echo(
-                    f"rewardkit: {visible(model)}: the mean of {visible(name)} is {shown}, below {limits[name]:g}",
+                    f"rewardkit: {of}the mean of {visible(name)} is {shown}, below {limits[name]:g}",
                     err=True,
                 )
                 code = 1
             share = reward["errors"] / reward["n"] if reward["n"] else 0.0
             if max_error_rate is not None and share > max_error_rate:
                 text = f"{reward['errors']} of {reward['n']} rows of {visible(name)} are errors ({share:.1%})"
-                click.echo(f"rewardkit: {visible(model)}: {text}, more than {max_error_rate:.1%}", err=True)
+                click.echo(f"rewardkit: {of}{text}, more than {max_error_rate:.1%}", err=True)
                 code = 1
     return code
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import click
 
 from rewardkit.cli.columns import aligned
+from rewardkit.display import visible
 from rewardkit.plugins import load_plugins
 from rewardkit.registry import Entry, Kind, Registry
-from rewardkit.report.terminal import visible
 
 _TITLES: dict[Kind, str] = {
     "verifier": "Verifiers decide correctness",

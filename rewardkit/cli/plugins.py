@@ -7,8 +7,8 @@ import importlib.metadata
 import click
 
 from rewardkit.cli.columns import aligned
+from rewardkit.display import visible
 from rewardkit.plugins import load_plugins
-from rewardkit.report.terminal import visible
 
 # Another distribution that installs a package and a script of the same name; whichever was installed
 # last has overwritten the other's files.

@@ -15,10 +15,10 @@ from pydantic.fields import FieldInfo
 from rewardkit import recipe
 from rewardkit.cli.columns import aligned
 from rewardkit.compose import Reward
+from rewardkit.display import visible
 from rewardkit.errors import UnknownName
 from rewardkit.plugins import load_plugins
 from rewardkit.registry import Entry, Registry
-from rewardkit.report.terminal import visible
 from rewardkit.reward import FunctionReward, Leaf
 from rewardkit.targets import load_target, target_of
 from rewardkit.verifier import Verifier

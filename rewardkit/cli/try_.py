@@ -7,11 +7,12 @@ import sys
 from typing import Any
 
 import click
+import msgspec
 
 from rewardkit import recipe
+from rewardkit.display import visible
 from rewardkit.engine import score_text
 from rewardkit.errors import UsageError
-from rewardkit.report.terminal import visible
 from rewardkit.types import Score
 
 _OWN_OPTION = {
@@ -37,9 +38,9 @@ def command(formula: str, text: str, reference: str | None, prompt: str, columns
         text = sys.stdin.buffer.read().decode("utf-8", "replace")
     rewards = recipe.parse_columns([formula])
     given = dict(_column(column) for column in columns)
-    for reward in rewards.values():
+    for name, reward in rewards.items():
         scored = score_text(reward, text, reference=_value(reference), prompt=prompt, **given)
-        click.echo("\n".join(explain(scored)))
+        click.echo("\n".join(explain(msgspec.structs.replace(scored, name=name))))
         for line in (scored.trace or "").splitlines():
             click.echo(visible(line, limit=400), err=True)
 

@@ -6,6 +6,8 @@ import os
 import re
 from typing import Any
 
+from rewardkit import display
+
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -15,10 +17,8 @@ def shorten(text: str, limit: int) -> str:
 
 
 def visible(text: str) -> str:
-    """Return `text` with line ends, escapes, bidirectional marks and the like spelled out."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+    """Return all of `text` with line ends, escapes, bidirectional marks and the like spelled out."""
+    return display.visible(text, limit=None)
 
 
 def path_text(path: str | os.PathLike[str]) -> str:

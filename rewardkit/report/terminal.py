@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
+from rewardkit.display import visible
 from rewardkit.report.summary import notices
 from rewardkit.stats import MIN_PROBLEMS
 
@@ -24,41 +25,9 @@ if TYPE_CHECKING:
 BOLD, DIM, RED, YELLOW = "1", "2", "31", "33"
 DASH = "\N{EN DASH}"
 FAIR_NAME, LEAST_NAME = 16, 8  # columns are left out before names get shorter than the first; never below the second
-_NAMED = {"\n": "⏎", "\t": "\\t", "\r": "\\r"}
 
 
 # ---------------------------------------------------------------------------------------------------------------- text
-
-
-def visible(text: str, limit: int = 120) -> str:
-    """Return `text` on one line, with everything that a terminal might act on shown as an escape, and shortened.
-
-    Escaped are control characters, bidirectional overrides, zero-width and other format characters, lone surrogates,
-    private and unassigned code points. A line break is shown as ⏎. At most `limit` characters come back.
-    """
-    pieces: list[str] = []
-    length = 0
-    for char in text[: limit + 1]:
-        piece = char if char.isprintable() or unicodedata.category(char) == "Zs" else _escaped(char)
-        pieces.append(piece)
-        length += len(piece)
-        if length > limit:
-            return _cut(pieces, limit)
-    return "".join(pieces)
-
-
-def _escaped(char: str) -> str:
-    if char in _NAMED:
-        return _NAMED[char]
-    code = ord(char)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-
-
-def _cut(pieces: list[str], limit: int) -> str:
-    length = sum(map(len, pieces))
-    while pieces and length > limit - 1:
-        length -= len(pieces.pop())
-    return ("".join(pieces) + "…")[:limit]
 
 
 def cells(text: str) -> int:

@@ -186,6 +186,22 @@ def test_json_is_strict_and_alone_on_standard_output(cli: Here) -> None:
     assert "completion = completion" in result.err
 
 
+@pytest.mark.parametrize("option", ["--json", "-q"])
+def test_a_reward_that_prints_does_not_get_into_what_a_script_reads(cli: Here, small: Path, option: str) -> None:
+    (cli.folder / "chatty.py").write_text(
+        "from rewardkit import reward\n\nprint('LOADED')\n\n"
+        "@reward\ndef chatty(completion):\n    print('DEBUG', completion)\n    return 1.0\n\n"
+        "@reward(timeout=30)\ndef outside(completion):\n    print('OUTSIDE', completion)\n    return 1.0\n"
+    )
+    result = cli.process("eval", small, "-r", "chatty.py:chatty", "-r", "chatty.py:outside", option)
+    assert result.code == 0, result.err
+    if option == "--json":
+        assert list(means(result)) == ["chatty", "outside"]
+    else:
+        assert result.out == "chatty 1 (3 scored, 0 unscored)   outside 1 (3 scored, 0 unscored)\n"
+    assert "LOADED" in result.err and result.err.count("DEBUG") == 3
+
+
 def test_quiet_is_one_line_and_nothing_else(cli: Here, small: Path) -> None:
     result = cli("eval", small, "-r", "gsm8k", "-r", "my_rewards.py:abstains", "-q")
     assert result.out == "gsm8k 0.6667 (3 scored, 0 unscored)   abstains n/a (0 scored, 3 unscored)\n"

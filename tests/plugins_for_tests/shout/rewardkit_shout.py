@@ -1,4 +1,4 @@
-"""A second plugin, in one file: a plain function as reward, a reader and a backend."""
+"""A second plugin, in one file: a plain function as reward, and a backend."""
 
 from rewardkit import hookimpl
 
