@@ -578,9 +578,9 @@ def group_reward(
 ) -> GroupReward | Callable[[Any], GroupReward]:
     """Make a function that judges one whole group into a reward.
 
-    Sync or async. It gets `completions` (a list of texts) and may ask for `prompt`, `reference`, `sample`, `messages` and columns,
-    and returns exactly one number or None for each completion. Arguments as for `reward`; a timeout holds
-    for the whole group.
+    Sync or async. It gets `completions` (a list of texts) and may ask for `prompt`, `reference`, `sample`,
+    `messages` and columns, and returns exactly one number or None for each completion. Arguments as for `reward`;
+    a timeout holds for the whole group.
     """
     if function is not None:
         return GroupReward(function)

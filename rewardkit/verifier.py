@@ -18,7 +18,7 @@ from __future__ import annotations
 import functools
 import json
 from abc import abstractmethod
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import PurePath
@@ -99,6 +99,9 @@ else:
 
 class _Made(_ModelMetaclass):
     """The type of verifiers: a wrong option is our error, not a validation report of pydantic's."""
+
+    _label: str
+    _refuse_unknown: Callable[[Mapping[str, Any]], None]
 
     def __call__(cls, *arguments: Any, **options: Any) -> Any:
         cls._refuse_unknown(options)

@@ -607,6 +607,16 @@ def test_traceback_is_shown_when_asked_for_and_keeps_the_exit_code(site: Site) -
     assert done.returncode == 2 and "Traceback" in done.stderr and "UnknownName" in done.stderr
 
 
+def test_a_reader_that_has_gone_is_no_missed_bar(site: Site) -> None:
+    """As with `rewardkit list | head -1`."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-m", "rewardkit", "list"], stdout=writer, stderr=subprocess.PIPE, env=env)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 def test_try_reads_references_as_text_or_json(site: Site) -> None:
     assert (
         site.run("try", "gsm8k", "#### 18", "--reference", "18").stdout

@@ -7,7 +7,6 @@ This is the one place where errors become messages and exit codes: 0 done; 1 a b
 from __future__ import annotations
 
 import functools
-import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -104,10 +103,11 @@ def run(arguments: Sequence[str]) -> int:
         return _report(problem.format_message(), 2)
     except (KeyboardInterrupt, click.Abort):
         return _report("interrupted", 130)
-    except BrokenPipeError:
-        # The reader of our output has gone (`| head`); Python would complain again at its own exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except SystemExit:
+        # That is how click ends when the reader of our output has gone (`| head`), which is no missed bar.
+        if isinstance(sys.stdout, click.utils.PacifyFlushWrapper):
+            return 0
+        raise
     except Exception as problem:
         if show_trace:
             import traceback
