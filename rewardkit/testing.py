@@ -1,4 +1,4 @@
-"""The contract test: what every verifier and reward must hold, ours and those of plugins.
+"""For authors of rewards: the contract test, and Hypothesis strategies for what models write.
 
 from rewardkit.testing import assert_contract
 
@@ -8,6 +8,11 @@ def test_contract():
         accepts=[("on 2024-02-29", {"day": "2024-02-29"})],
         rejects=[("on 2024-02-28", {"day": "2024-02-29"})],
     )
+
+@given(generations(samples(reference=st.dates().map(str)), completions()))
+def test_it_is_always_scored(generation): ...
+
+The strategies need Hypothesis, which rewardkit itself does not: `pip install hypothesis`.
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rewardkit import recipe
 from rewardkit.compose import Reward
@@ -24,6 +29,9 @@ from rewardkit.reward import Leaf, as_reward
 from rewardkit.targets import travels
 from rewardkit.types import Completion, Generation, Sample, Score
 from rewardkit.verifier import Verifier
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
 
 ODD_TEXTS: tuple[str, ...] = (
     "",
@@ -164,3 +172,139 @@ def _check_odd_references(ask: _Asking, text: str, *, wanted: bool) -> None:
         assert score.reason == "missing", (
             f"without a reference it is {score.state} ({score.why}), not abstained: missing"
         )
+
+
+# ------------------------------------------------------------------------------------------------------ strategies
+
+_PIECES = (
+    "<think>", "</think>", "<answer>", "</answer>", "<tool_call>", "\\boxed{", "}", "#### ",
+    "The answer is ", "Answer: ", "**", "$", "`", "```\n", "```python\n", "\n", "\n\n", "\r\n", " ",
+    "\t", ". ", ", ", "(A)", "B", "1,234", "-3/4", "0.5", "1e9", "50%", "½", "٣", "x = 2", "<|im_end|>",
+    "</s>", "User: ", "{", "[1, 2]", '"a": null', "é", "e\u0301", "中文", "مرحبا", "🧮", "\u200b",
+    "\u202e", "\x00", "\x1b[31m", "\ud800",
+)  # fmt: skip
+
+
+def _hypothesis() -> Any:
+    """Return `hypothesis.strategies`, or say how to get it."""
+    try:
+        from hypothesis import strategies
+    except ImportError as problem:
+        raise ImportError("the strategies of rewardkit.testing need Hypothesis; pip install hypothesis") from problem
+    return strategies
+
+
+def texts(*, max_pieces: int = 12) -> SearchStrategy[str]:
+    """Return texts that a model may write: prose, markers of answers, tags that do not match, odd characters.
+
+    Lone surrogates are among them, as in files that were decoded badly; none is longer than a few thousand characters.
+
+    Args:
+        max_pieces: How many pieces a text is put together of, at most.
+    """
+    st = _hypothesis()
+    odd = [text for text in ODD_TEXTS if len(text) <= 5000]
+    mixed = st.lists(st.sampled_from(_PIECES) | st.text(max_size=8), max_size=max_pieces).map("".join)
+    strategy: SearchStrategy[str] = st.one_of(mixed, st.text(max_size=40), st.sampled_from(odd))
+    return strategy
+
+
+def chats(text: SearchStrategy[str] | None = None) -> SearchStrategy[list[dict[str, Any]]]:
+    """Return chats in the shapes that files have: role and content, or from and value; content as text, as parts with
+    pictures among them, null beside tool calls, or absent. Roles come in any order, and a chat may have no turns.
+
+    Args:
+        text: What is said in a turn; None: `texts()`.
+    """
+    st = _hypothesis()
+    said = texts(max_pieces=4) if text is None else text
+    part = st.one_of(
+        st.builds(lambda words: {"type": "text", "text": words}, said),
+        st.just({"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}),
+    )
+    role = st.sampled_from(["system", "user", "assistant", "assistant", "tool"])
+    call = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+    turn = st.one_of(
+        st.builds(lambda who, words: {"role": who, "content": words}, role, said),
+        st.builds(lambda who, parts: {"role": who, "content": parts}, role, st.lists(part, max_size=3)),
+        st.just({"role": "assistant", "content": None, "tool_calls": [call]}),
+        st.just({"role": "assistant", "tool_calls": [call]}),
+        st.builds(lambda who, words: {"from": who, "value": words}, st.sampled_from(["human", "gpt", "system"]), said),
+    )
+    strategy: SearchStrategy[list[dict[str, Any]]] = st.lists(turn, max_size=5)
+    return strategy
+
+
+def completions(
+    text: SearchStrategy[str] | None = None, *, columns: Mapping[str, SearchStrategy[Any]] | None = None
+) -> SearchStrategy[Completion]:
+    """Return completions: plain texts, and chats whose last assistant message is the text.
+
+    Args:
+        text: What is written; None: `texts()`.
+        columns: Columns of each completion, such as `{"label": st.booleans()}`.
+    """
+    st = _hypothesis()
+    said = texts() if text is None else text
+    reason = st.sampled_from(["stop", "length", None])
+    tokens = st.none() | st.integers(0, 10_000)
+    metadata = st.fixed_dictionaries(dict(columns or {}))
+    plain = st.builds(Completion, said, tokens=tokens, finish_reason=reason, metadata=metadata)
+    chat = st.builds(
+        lambda turns, words, own: Completion.from_messages(
+            [*turns, {"role": "assistant", "content": words}], metadata=own
+        ),
+        chats(),
+        said,
+        metadata,
+    )
+    strategy: SearchStrategy[Completion] = st.one_of(plain, plain, chat)
+    return strategy
+
+
+def samples(
+    reference: SearchStrategy[Any] | None = None,
+    *,
+    prompt: SearchStrategy[Any] | None = None,
+    columns: Mapping[str, SearchStrategy[Any]] | None = None,
+) -> SearchStrategy[Sample]:
+    """Return samples: a prompt (text or chat), a reference, and columns.
+
+    Args:
+        reference: The gold answers; None: samples without one.
+        prompt: None: `texts()` and `chats()`.
+        columns: Other columns, such as `{"keywords": st.lists(st.text())}`.
+    """
+    st = _hypothesis()
+    strategy: SearchStrategy[Sample] = st.builds(
+        Sample,
+        st.integers(0, 10**6) | st.text("abc-0123", min_size=1, max_size=8),
+        (texts(max_pieces=4) | chats()) if prompt is None else prompt,
+        st.none() if reference is None else reference,
+        st.fixed_dictionaries(dict(columns or {})),
+        st.none() | st.integers(0, 1000),
+    )
+    return strategy
+
+
+def generations(
+    sample: SearchStrategy[Sample] | None = None,
+    completion: SearchStrategy[Completion] | None = None,
+    *,
+    min_size: int = 1,
+    max_size: int = 4,
+) -> SearchStrategy[Generation]:
+    """Return groups: a sample with some completions, for `rewardkit.score`.
+
+    Args:
+        sample: None: `samples()`, which have no reference.
+        completion: None: `completions()`.
+        min_size: Least number of completions.
+        max_size: Largest number of completions.
+    """
+    st = _hypothesis()
+    members = st.lists(completions() if completion is None else completion, min_size=min_size, max_size=max_size)
+    strategy: SearchStrategy[Generation] = st.builds(
+        Generation, samples() if sample is None else sample, members.map(tuple)
+    )
+    return strategy

@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from reward_cases import cases, check
+from reward_cases import judge as judge_with
 
 from rewardkit.errors import OptionError
 from rewardkit.rewards.think_format import think_format
-from rewardkit.types import Completion, Sample
-
-CASES = [
-    json.loads(line)
-    for line in (Path(__file__).parents[1] / "cases" / "think_format.jsonl").read_text("utf-8").splitlines()
-]
 
 
 def judge(text: str, prompt: object = "", **options: object):
-    reward = think_format.with_options(**options)
-    sample = Sample(0, prompt)
-    return reward.judge(reward.prepare(sample), sample, Completion(text))
+    return judge_with(think_format, text, prompt=prompt, options=options)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['text'][:40]!r}: {case['why']}")
+@cases("think_format")
 def test_a_format_is_judged(case):
-    score = judge(case["text"], case.get("prompt", ""), **case.get("options", {}))
-    assert (score.value, score.detail) == (case["value"], case["detail"])
-    assert score.reason is None
+    check(think_format, case | {"reason": None})
 
 
 @pytest.mark.parametrize(("step", "right"), [(400, 881), (800, 985)])
@@ -64,12 +55,33 @@ def obvious(text: str) -> bool:
     return bool(not before.strip() and thought.strip() and not between.strip() and answer.strip() and not after.strip())
 
 
-@given(st.lists(st.sampled_from([*TAGS, "x", "\n", " ", "<Think>", "<think", "</ think>"]), max_size=9).map("".join))
+PIECES = st.lists(st.sampled_from([*TAGS, "x", "\n", " ", "<Think>", "<think", "</ think>"]), max_size=9).map("".join)
+
+
+@given(PIECES)
 def test_strict_with_answer_equals_the_obvious_version(text):
     assert judge(text, answer=True).value == obvious(text)
 
 
-@given(st.text(min_size=1, max_size=30).filter(str.strip), st.text(min_size=1, max_size=30).filter(str.strip))
+@given(PIECES)
+def test_an_opened_block_is_the_same_text_without_its_opening_tag(text):
+    """trl#6966: where the template opens the block, the completion alone never has it."""
+    for answer in (False, True):
+        whole = judge("<think>" + text, answer=answer)
+        assert judge(text, opened=True, answer=answer).value == whole.value
+        assert judge(text, prompt="Solve it.\n<think>\n", answer=answer).value == whole.value
+
+
+@given(PIECES)
+def test_what_is_strict_is_also_soft(text):
+    for answer in (False, True):
+        assert judge(text, strict=True, answer=answer).value <= judge(text, strict=False, answer=answer).value
+
+
+SEEN = st.text(min_size=1, max_size=30).filter(lambda text: any(map(str.isalnum, text)))
+
+
+@given(SEEN, SEEN)
 def test_well_formed_is_well_formed_whatever_is_inside(thought, reply):
     if any(tag in thought + reply for tag in TAGS):
         return
@@ -88,6 +100,8 @@ def test_options_are_typed():
         think_format.with_options(strict="yes")
     with pytest.raises(OptionError, match="did you mean strict"):
         think_format.with_options(strickt=True)
+    with pytest.raises(OptionError, match="opened"):
+        think_format.with_options(opened="auto")
 
 
 def test_it_is_still_a_plain_function():
