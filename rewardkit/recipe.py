@@ -110,6 +110,8 @@ def _argument(argument: str, registry: Registry) -> list[tuple[str, Reward]]:
         return list(read_toml(Path(argument), registry).items())
     text = named.group(2) if named else argument
     reward = parse(_quoted(text), registry)
+    if next(reward.leaves(), None) is None:
+        raise UsageError(f"{text!r} scores nothing: a formula names at least one reward, such as gsm8k")
     if named:
         return [(named.group(1), reward)]
     if isinstance(reward, Leaf):

@@ -17,6 +17,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import math
 import os
 import traceback
 import types
@@ -149,8 +150,16 @@ def failure(name: str, problem: BaseException) -> Score:
     text = _said(problem)
     detail = f"{type(problem).__name__}: {text}" if text else type(problem).__name__
     reason = problem.reason if isinstance(problem, (ServiceError, SandboxUnavailable)) else "raised"
-    trace = "".join(traceback.format_exception(problem))
+    trace = "".join(traceback.format_exception(type(problem), problem, _from_theirs(problem.__traceback__)))
     return Score(None, detail + _place(problem), reason=reason, name=name, trace=trace)
+
+
+def _from_theirs(tb: types.TracebackType | None) -> types.TracebackType | None:
+    """Return a traceback from the reward's own first frame on; all of it where there is none."""
+    inner = tb
+    while inner is not None and os.path.dirname(inner.tb_frame.f_code.co_filename) in _CALLERS:
+        inner = inner.tb_next
+    return inner or tb
 
 
 def _said(problem: BaseException) -> str:
@@ -331,7 +340,14 @@ class FunctionReward(Leaf):
         return self.function(*args, **kwargs)
 
     def _key(self) -> tuple[Any, ...]:
-        return (type(self), self._label, self._name, self.timeout, self.memory, _literal(self.options))
+        return (
+            type(self),
+            self._label,
+            self._name,
+            self.timeout,
+            self.memory,
+            _literal(dict(sorted(self.options.items()))),
+        )
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, FunctionReward):
@@ -637,7 +653,7 @@ def to_score(value: Any, name: str) -> Score:
     Raises:
         TypeError, ValueError: It is neither a finite number, bool, Score nor None.
     """
-    if type(value) is float:
+    if type(value) is float and math.isfinite(value):
         return Score(value, name=name)
     if value is None:
         return Score(None, "the reward returned None", name=name)

@@ -14,7 +14,7 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -22,7 +22,7 @@ from typing import Any, cast
 from rewardkit import __version__, recipe
 from rewardkit.compose import Reward
 from rewardkit.engine import Engine, Scored
-from rewardkit.errors import InputError, RunFolderError
+from rewardkit.errors import InputError, RunFolderError, UsageError
 from rewardkit.plugins import load_plugins
 from rewardkit.records import FieldMap, Reader, Records, Source, gather, read_generations, read_scores, score_line
 from rewardkit.records.scores import PartRecord, ScoreRecord
@@ -132,7 +132,7 @@ class _Run:
         records = read_generations(
             source,
             field_map=plan.map,
-            readers=readers(),
+            readers=readers(self.observer.note),
             limit=plan.limit,
             group=plan.group,
             allow_empty=plan.allow_empty,
@@ -258,7 +258,7 @@ class _Run:
 
 
 class _Failures:
-    """Counts how often each reward raised, and says when that is too often."""
+    """Counts how often each reward failed (raised, died, had no service), and says when that is too often."""
 
     def __init__(self, bar: float | None) -> None:
         self.bar = bar
@@ -267,7 +267,8 @@ class _Failures:
 
     def add(self, name: str, scores: Sequence[Score]) -> None:
         self.rows[name] = self.rows.get(name, 0) + len(scores)
-        raised = sum(score.reason in ("raised", "worker_died") for score in scores)
+        # A row that its source marks as failed says nothing about the reward.
+        raised = sum(score.state == "error" and score.reason != "source_failed" for score in scores)
         if raised:
             self.raised[name] = self.raised.get(name, 0) + raised
 
@@ -280,7 +281,7 @@ class _Failures:
             share = raised / rows
             if share > RAISED_SHARE and (final or rows >= 1000 or (rows >= 100 and share > 0.5)):
                 rule = f"more than {RAISED_SHARE:.0%} stops a run"
-                return f"{name} raised on {raised:,} of {rows:,} rows ({share:.1%}); {rule}"
+                return f"{name} failed on {raised:,} of {rows:,} rows ({share:.1%}); {rule}"
         return ""
 
 
@@ -552,10 +553,15 @@ def _score(record: ScoreRecord | PartRecord) -> Score:
     )
 
 
-def readers() -> dict[str, Reader]:
-    """Return all registered readers by name, ours and those of plugins."""
-    registry = load_plugins().registry
-    return {entry.name: cast("Reader", load_target(entry.target)) for entry in registry.entries("reader")}
+def readers(note: Callable[[str], None] = lambda text: None) -> dict[str, Reader]:
+    """Return all registered readers by name, ours and those of plugins; `note` hears of those that do not load."""
+    found: dict[str, Reader] = {}
+    for entry in load_plugins().registry.entries("reader"):
+        try:
+            found[entry.name] = cast("Reader", load_target(entry.target))
+        except UsageError as problem:
+            note(f"the reader {entry.name!r} of {entry.owner} does not load and is left out: {problem}")
+    return found
 
 
 def _config(plan: Plan, records: Records, identity: Any, hashes: Mapping[str, str]) -> dict[str, Any]:

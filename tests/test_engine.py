@@ -196,10 +196,14 @@ def test_missing_columns_are_named_before_anything_is_scored() -> None:
         calls.append(completion)
         return 1.0
 
-    with pytest.raises(ColumnError, match=r"sample 0: wants needs column 'keywords', found columns keyword; did you mean keyword\?"):
+    with pytest.raises(
+        ColumnError, match=r"sample 0: wants needs column 'keywords', found columns keyword; did you mean keyword\?"
+    ):
         list(score(wants, [generation("a", keyword="x")]))
     assert calls == []
-    with pytest.raises(ColumnError, match=r"gsm8k needs a reference.*found columns question, answr; did you mean answr\?"):
+    with pytest.raises(
+        ColumnError, match=r"gsm8k needs a reference.*found columns question, answr; did you mean answr\?"
+    ):
         list(score(parse("gsm8k"), [generation("a", reference=None, question="q", answr="3")]))
 
 
@@ -240,7 +244,7 @@ def test_a_deadline_needs_a_reward_that_can_travel() -> None:
     def local(completion: str) -> float:
         return 1.0
 
-    with pytest.raises(UsageError, match="'local' has a deadline.*move it to the top of a file"):
+    with pytest.raises(UsageError, match=r"'local' has a deadline.*move it to the top of a file"):
         Engine(local)
 
 

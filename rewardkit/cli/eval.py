@@ -179,7 +179,9 @@ class _Show(Observer):
 
 
 def _map_line(records: Records) -> str:
-    how = f"   ({', '.join(records.guessed)} guessed; change with --map)" if records.guessed else ""
+    known = [role for role, path in records.map.items() if path is not None]
+    which = "" if set(known) <= set(records.guessed) else f"{', '.join(records.guessed)} "
+    how = f"   ({which}guessed; change with --map)" if records.guessed else ""
     return f"read   {records.format or 'an empty file'}   {visible(records.describe(), limit=300)}{how}"
 
 
