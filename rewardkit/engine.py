@@ -22,8 +22,9 @@ from rewardkit import targets
 from rewardkit.compose import Reward
 from rewardkit.errors import ColumnError, UsageError, nearest
 from rewardkit.extract import strip_special_tokens
+from rewardkit.leaf import Leaf, attempt, attempt_group, attempt_prepare, failure
 from rewardkit.records import gather
-from rewardkit.reward import MISSING, Leaf, as_reward, attempt, attempt_group, attempt_prepare, column, failure
+from rewardkit.reward import MISSING, as_reward, column
 from rewardkit.types import Completion, Generation, Sample, Score
 from rewardkit.verifier import Verifier
 from rewardkit.workers import WorkerPool

@@ -33,8 +33,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
 from rewardkit import targets
 from rewardkit.compose import Reward
 from rewardkit.errors import ContractError, OptionError, nearest
+from rewardkit.leaf import Leaf, Placement
 from rewardkit.number import read_number
-from rewardkit.reward import Leaf, Placement
 from rewardkit.types import BlameReference, Completion, Sample, Score, Verdict
 
 

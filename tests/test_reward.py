@@ -19,16 +19,12 @@ import pytest
 
 from rewardkit.engine import score
 from rewardkit.errors import ContractError, OptionError, SandboxUnavailable, ServiceError, UsageError
+from rewardkit.leaf import Leaf, attempt, attempt_group, attempt_prepare, failure
 from rewardkit.reward import (
     FunctionReward,
     GroupReward,
-    Leaf,
     TrlReward,
     as_reward,
-    attempt,
-    attempt_group,
-    attempt_prepare,
-    failure,
     from_trl,
     group_reward,
     memory_bytes,

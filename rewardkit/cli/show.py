@@ -17,9 +17,10 @@ from rewardkit.cli.columns import aligned
 from rewardkit.compose import Reward
 from rewardkit.display import visible
 from rewardkit.errors import UnknownName
+from rewardkit.leaf import Leaf
 from rewardkit.plugins import load_plugins
 from rewardkit.registry import Entry, Registry
-from rewardkit.reward import FunctionReward, Leaf
+from rewardkit.reward import FunctionReward
 from rewardkit.targets import load_target, target_of
 from rewardkit.verifier import Verifier
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import weakref
     from concurrent.futures import Future
 
-    from rewardkit.reward import Leaf
+    from rewardkit.leaf import Leaf
 
 DEFAULT_MEMORY = 2 << 30
 """What a reward may allocate in a worker when it does not say, in bytes."""
