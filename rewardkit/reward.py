@@ -617,7 +617,7 @@ def _hint(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
         scope = getattr(inner, "__globals__", None) or getattr(type(inner).__call__, "__globals__", {})
         holder = types.SimpleNamespace(__annotations__={parameter.name: annotation})
         try:
-            return typing.get_type_hints(holder, scope)[parameter.name]
+            return typing.get_type_hints(holder, scope, include_extras=True)[parameter.name]
         except Exception:  # a name that only a type checker can find says nothing at run time
             annotation = parameter.empty
     if annotation is not parameter.empty:

@@ -13,8 +13,9 @@ import sys
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import pydantic
 import pytest
 
 from rewardkit.engine import score
@@ -833,3 +834,12 @@ def test_memory_sizes(given: Any, size: int | None) -> None:
 def test_wrong_memory_sizes(wrong: Any) -> None:
     with pytest.raises(OptionError, match="memory is a size such as '512MB' or '2GiB'"):
         memory_bytes(wrong, "f")
+
+
+def test_bounds_of_an_annotated_option_are_checked_when_it_is_given() -> None:
+    def f(completion: str, *, share: Annotated[float, pydantic.Field(ge=0, le=1)] = 0.5) -> float:
+        return share
+
+    assert reward(f).with_options(share=1).options == {"share": 1.0}
+    with pytest.raises(OptionError, match="less than or equal to 1"):
+        reward(f).with_options(share=1.5)
