@@ -94,27 +94,38 @@ class Leaf(Reward):
 
 
 def attempt(leaf: Leaf, prepared: object, sample: Sample, completion: Completion) -> Score:
-    """Judge one completion; whatever the leaf raises becomes an error score."""
+    """Judge one completion; whatever the leaf raises becomes a score."""
     try:
         return leaf.judge(prepared, sample, completion)  # type: ignore[return-value]
-    except (Exception, SystemExit) as problem:
+    except KeyboardInterrupt:
+        raise
+    except MemoryError:  # what a worker says of it, too
+        return Score(0.0, "judging needed more memory than there is", reason="memory", name=leaf.label)
+    except BaseException as problem:
         return failure(leaf.label, problem)
 
 
 def attempt_prepare(leaf: Leaf, sample: Sample) -> object:
-    """Read the reference; whatever the leaf raises becomes an error score."""
+    """Read the reference; whatever the leaf raises becomes a score."""
     try:
         return leaf.prepare(sample)
-    except (Exception, SystemExit) as problem:
+    except KeyboardInterrupt:
+        raise
+    except MemoryError:
+        detail = "reading the reference needs more memory than there is"
+        return Score(None, detail, reason="bad_reference", name=leaf.label)
+    except BaseException as problem:
         return failure(leaf.label, problem)
 
 
 def attempt_group(leaf: Leaf, prepared: object, generation: Generation) -> list[Score]:
-    """Judge one group; whatever the leaf raises becomes an error score for each completion."""
+    """Judge one group; whatever the leaf raises becomes a score for each completion."""
     try:
         return leaf.judge_group(prepared, generation)  # type: ignore[return-value]
-    except (Exception, SystemExit) as problem:
-        return [failure(leaf.label, problem)] * len(generation.completions)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as problem:
+        return [failure(leaf.label, problem) for _ in generation.completions]
 
 
 def failure(name: str, problem: BaseException) -> Score:

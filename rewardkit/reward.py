@@ -14,6 +14,7 @@ default is an option. It returns a number, a bool, a `Score`, or None (abstain).
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import json
@@ -60,18 +61,26 @@ def column(name: str, sample: Sample, completion: Completion | None) -> Any:
     return MISSING if known is None else known
 
 
+_UNCHANGEABLE = (str, int, float, bool, type(None), bytes, _Missing)
+
+
+def _own(value: Any) -> Any:
+    """Return a value that the function may change without anybody else noticing."""
+    return value if isinstance(value, _UNCHANGEABLE) else copy.deepcopy(value)
+
+
 def _messages(sample: Sample, completion: Completion) -> list[Any]:
     if completion.messages is not None:
-        return list(completion.messages)
+        return [_own(message) for message in completion.messages]
     return [{"role": "assistant", "content": completion.text}]
 
 
 _GIVEN: dict[str, Callable[[Sample, Completion], Any]] = {
     "completion": lambda sample, completion: completion.text,
     "messages": _messages,
-    "sample": lambda sample, completion: sample,
-    "prompt": lambda sample, completion: sample.prompt,
-    "reference": lambda sample, completion: sample.reference,
+    "sample": lambda sample, completion: _own(sample),
+    "prompt": lambda sample, completion: _own(sample.prompt),
+    "reference": lambda sample, completion: _own(sample.reference),
 }
 
 
@@ -196,7 +205,12 @@ class FunctionReward(Leaf):
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the plain function, as if it had not been decorated."""
+        """Call the plain function, as if it had not been decorated; with nothing but options, set them.
+
+        `brief("some text")` is a number, `brief(max_words=80)` is the reward with that option, as in a formula.
+        """
+        if kwargs and not args and self.signature.required and kwargs.keys() <= self.signature.options.keys():
+            return self.with_options(**kwargs)
         return self.function(*args, **kwargs)
 
     def _key(self) -> tuple[Any, ...]:
@@ -252,7 +266,7 @@ class FunctionReward(Leaf):
             arguments[name] = value
         if self.signature.rest:
             columns = {**sample.metadata, **completion.metadata}
-            arguments = columns | arguments
+            arguments = {name: _own(value) for name, value in columns.items() if name not in arguments} | arguments
             for option in self._values:
                 arguments.pop(option, None)
         if self._async:
@@ -278,7 +292,7 @@ class FunctionReward(Leaf):
             return given
 
         def get(sample: Sample, completion: Completion) -> Any:
-            value = given(sample, completion) if given is not None else column(name, sample, completion)
+            value = given(sample, completion) if given is not None else _own(column(name, sample, completion))
             return default if value is MISSING or value is None else value
 
         return get
@@ -343,13 +357,13 @@ class GroupReward(FunctionReward):
         if name == "messages":
             return [_messages(sample, completion) for completion in completions]
         if name == "sample":
-            return sample
+            return _own(sample)
         if name in ("prompt", "reference"):
-            value = getattr(sample, name)
+            value = _own(getattr(sample, name))
         elif any(name in completion.metadata for completion in completions) or name in ("tokens", "finish_reason"):
             return _values(name, generation)
         else:
-            value = column(name, sample, None)
+            value = _own(column(name, sample, None))
         return self.signature.defaults.get(name, MISSING) if value is MISSING or value is None else value
 
 
@@ -376,10 +390,10 @@ class TrlReward(GroupReward):
         count = len(completions)
         chat = isinstance(sample.prompt, Sequence) and not isinstance(sample.prompt, str)
         known = [n for n in self.signature.arguments if any(column(n, sample, c) is not MISSING for c in completions)]
-        given: dict[str, Any] = {"reference": [sample.reference] * count}
+        given: dict[str, Any] = {"reference": [_own(sample.reference) for _ in completions]}
         for name in [*known, *sample.metadata, *_all_metadata(generation)]:
             given[name] = _values(name, generation)
-        given["prompts"] = [sample.prompt] * count
+        given["prompts"] = [_own(sample.prompt) for _ in completions]
         given["completions"] = [_messages(sample, c) if chat else c.text for c in completions]
         given["completion_ids"] = [None] * count
         given["trainer_state"] = types.SimpleNamespace(global_step=sample.step or 0)
@@ -394,7 +408,7 @@ def _ignore(*args: object, **kwargs: object) -> None:
 def _values(name: str, generation: Generation) -> list[Any]:
     """Return a column's value for each completion, None where there is none."""
     values = [column(name, generation.sample, completion) for completion in generation.completions]
-    return [None if value is MISSING else value for value in values]
+    return [None if value is MISSING else _own(value) for value in values]
 
 
 def _all_metadata(generation: Generation) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from rewardkit.compose import Reward
 from rewardkit.engine import Engine, Scored
 from rewardkit.errors import InputError, UsageError
 from rewardkit.plugins import load_plugins
-from rewardkit.records import FieldMap, Reader, Records, Source, gather, read_generations
+from rewardkit.records import FieldMap, Reader, Records, Source, read_generations
 from rewardkit.records.text import path_text
 from rewardkit.report.summary import Summary, notices
 from rewardkit.runfolder import Earlier, RunFolder
@@ -155,15 +155,15 @@ class _Run:
         outcome.notices = outcome.summary["notices"] = notices(outcome.summary, outcome.summary["input"])
         for bad in records.bad:
             folder.log("bad row", line=bad.line, why=bad.why)
+        folder.discard("scores.jsonl.earlier")
         folder.write("summary.json", json.dumps(outcome.summary, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
         folder.log("stopped" if outcome.stopped else "done", why=outcome.stopped)
 
     def _score(self, records: Records, folder: RunFolder) -> None:
         with Engine(self.plan.rewards, workers=self.plan.workers, step=self.plan.step) as engine:
-            generations: Iterable[Generation] = gather(records) if engine.takes_group else records
             judge = self._resumed if folder.has_scores else self._fresh
             # Closed here, not whenever the garbage collector comes: what is scored must be on disk by then.
-            with contextlib.closing(judge(engine, generations, folder)) as stream:
+            with contextlib.closing(judge(engine, records, folder)) as stream:
                 for scored in stream:
                     self._account(scored, folder)
                     self._refuse_bad(records)
@@ -191,11 +191,15 @@ class _Run:
     def _resumed(self, engine: Engine, generations: Iterable[Generation], folder: RunFolder) -> Generator[Scored]:
         """Take over what an earlier run scored, and score what is missing or was an error, in the input's order."""
         folder.begin(self._start_event(folder))
-        earlier = Earlier(folder.path / "scores.jsonl", list(self.plan.rewards))
+        earlier = Earlier(folder.path, list(self.plan.rewards))
         stream = iter(generations)
+        # A reward of whole groups cannot be asked about a part of one, and a group may lie anywhere in the file.
+        size = None if engine.takes_group else _CHUNK
         with folder.writer("scores.jsonl.part") as writer:
-            while chunk := list(itertools.islice(stream, _CHUNK)):
+            while chunk := list(itertools.islice(stream, size)):
                 kept = [earlier.take(generation) for generation in chunk]
+                if engine.takes_group:
+                    kept = _whole_groups(chunk, kept)
                 missing = [g for g, scores in zip(chunk, kept, strict=True) if scores is None]
                 fresh = engine.score_unchecked(missing)
                 last_kept = max((at for at, scores in enumerate(kept) if scores is not None), default=-1)
@@ -249,6 +253,14 @@ class _Run:
             "stopped": self.outcome.stopped or None,
             "models": self.summary.to_dict(),
         }
+
+
+def _whole_groups(
+    generations: Sequence[Generation], kept: Sequence[dict[str, list[Score]] | None]
+) -> list[dict[str, list[Score]] | None]:
+    """Keep the scores of a group only where all of its rows have theirs."""
+    broken = {one.key for one, scores in zip(generations, kept, strict=True) if scores is None and one.key}
+    return [None if one.key in broken else scores for one, scores in zip(generations, kept, strict=True)]
 
 
 class _Failures:

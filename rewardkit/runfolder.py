@@ -23,7 +23,15 @@ from rewardkit.records.scores import PartRecord, ScoreRecord
 from rewardkit.records.text import clean, path_text
 from rewardkit.types import COMPLETION_REASONS, MACHINE_REASONS, REFERENCE_REASONS, Generation, Score
 
-_FILES = ("config.toml", "scores.jsonl", "scores.jsonl.part", "summary.json", "log.jsonl", "input")
+_FILES = (
+    "config.toml",
+    "scores.jsonl",
+    "scores.jsonl.part",  # what a resumed run writes until it holds more than scores.jsonl
+    "scores.jsonl.earlier",  # such a file of a resumed run that was killed in turn
+    "summary.json",
+    "log.jsonl",
+    "input",
+)
 _MARK = "# Written by rewardkit eval"
 _FLUSH = 1.0  # seconds that scores may wait in memory: what a kill can lose
 
@@ -107,8 +115,12 @@ class RunFolder:
     def begin(self, start: Mapping[str, Any]) -> None:
         """Remove what is not taken over, and write what this run is."""
         self._begun = True
+        kept = {"scores.jsonl", "scores.jsonl.earlier", "log.jsonl"} if self.has_scores else set()
+        part, earlier = self.path / "scores.jsonl.part", self.path / "scores.jsonl.earlier"
+        if self.has_scores and _size(part) > _size(earlier):
+            os.replace(part, earlier)
         for name in _FILES:
-            if not (self.has_scores and name in ("scores.jsonl", "log.jsonl")):
+            if name not in kept:
                 (self.path / name).unlink(missing_ok=True)
         self.write("config.toml", _toml(self.config))
         if self.source.path != Path(self.source.given):  # standard input or a pipe, which cannot be read again
@@ -128,6 +140,10 @@ class RunFolder:
         with self._explained(name):
             temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
             os.replace(temporary, self.path / name)
+
+    def discard(self, name: str) -> None:
+        """Remove a file that is needed no more."""
+        (self.path / name).unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def _explained(self, name: str) -> Generator[None]:
@@ -240,11 +256,21 @@ class ScoreFile:
 class Earlier:
     """The scores of an earlier, perhaps unfinished run, given out generation by generation."""
 
-    def __init__(self, path: Path, names: Sequence[str]) -> None:
-        self.path = path
+    def __init__(self, folder: Path, names: Sequence[str]) -> None:
+        self.path = folder / "scores.jsonl"
         self.names = names
-        self.records = read_scores(path)
+        self.records = self._read()
         self.ended = False
+
+    def _read(self) -> Generator[ScoreRecord]:
+        """Yield what a killed resumed run had redone already, then the rest of the run before it."""
+        redone = 0
+        again = self.path.with_name("scores.jsonl.earlier")
+        if again.exists():
+            for record in read_scores(again):
+                redone += 1
+                yield record
+        yield from itertools.islice(read_scores(self.path), redone, None)
 
     def take(self, generation: Generation) -> dict[str, list[Score]] | None:
         """Return the earlier scores of a generation; None where they are missing or hold an error.

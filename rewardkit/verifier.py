@@ -104,6 +104,8 @@ class _Made(_ModelMetaclass):
     _refuse_unknown: Callable[[Mapping[str, Any]], None]
 
     def __call__(cls, *arguments: Any, **options: Any) -> Any:
+        if arguments:
+            raise OptionError(f"{cls._label}: options are given by name, got {arguments[0]!r}")
         cls._refuse_unknown(options)
         try:
             return super().__call__(*arguments, **options)
