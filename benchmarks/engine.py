@@ -19,7 +19,7 @@ from pathlib import Path
 
 from rewardkit import Engine, read_generations, reward
 from rewardkit.cli import run
-from rewardkit.reward import attempt
+from rewardkit.leaf import attempt
 from rewardkit.verifiers.gsm8k import Gsm8k
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples/gsm8k/solutions.jsonl"

@@ -23,7 +23,9 @@ def cli_page() -> str:
     pages = ["# The command line", EXIT_CODES]
     for name in [None, *cli.COMMANDS]:
         arguments = ["--help"] if name is None else [name, "--help"]
-        result = CliRunner().invoke(cli.app, arguments, prog_name="rewardkit", terminal_width=88, catch_exceptions=False)
+        result = CliRunner().invoke(
+            cli.app, arguments, prog_name="rewardkit", terminal_width=88, catch_exceptions=False
+        )
         title = "rewardkit" if name is None else f"rewardkit {name}"
         pages.append(f"## {title}\n\n```text\n{result.output.rstrip()}\n```")
     return HEAD + "\n\n".join(pages) + "\n"

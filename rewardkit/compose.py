@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, TypeVar
 
 import msgspec
 
@@ -95,6 +95,10 @@ class Reward(ABC):
 
     def __mul__(self, other: Reward | Number) -> Reward:
         if isinstance(other, Reward):
+            if _is_constant(self):
+                return other * self.constant
+            if _is_constant(other):
+                return self * other.constant
             return Product((*_factors(self), *_factors(other)))
         if not _is_number(other):
             return NotImplemented
@@ -423,10 +427,20 @@ def _terms(value: Reward) -> WeightedSum:
 
 
 def _weighted(terms: tuple[tuple[float, Reward], ...], constant: float = 0.0) -> Reward:
-    """Return the sum of these terms; one term of weight 1 and nothing else is that term itself."""
-    if len(terms) == 1 and terms[0][0] == 1.0 and not constant:
-        return terms[0][1]
-    return WeightedSum(terms, constant)
+    """Return the sum of these terms. Sums in it that count once are opened; one term that counts once is itself."""
+    flat: list[tuple[float, Reward]] = []
+    for weight, part in terms:
+        if _is_constant(part):
+            constant += weight * part.constant
+        elif weight == 1.0 and isinstance(part, WeightedSum):
+            flat += part.terms
+            constant += part.constant
+        else:
+            flat.append((weight, part))
+    finite(constant, "a constant")
+    if len(flat) == 1 and flat[0][0] == 1.0 and not constant:
+        return flat[0][1]
+    return WeightedSum(tuple(flat), constant)
 
 
 def _sum(left: Reward, right: Reward | Number, sign: float) -> Reward:
@@ -438,6 +452,10 @@ def _sum(left: Reward, right: Reward | Number, sign: float) -> Reward:
         return NotImplemented  # type: ignore[no-any-return]
     a = _terms(left)
     return _weighted(a.terms, a.constant + sign * finite(right, "a constant"))
+
+
+def _is_constant(value: Reward) -> TypeGuard[WeightedSum]:
+    return isinstance(value, WeightedSum) and not value.terms
 
 
 def _factors(value: Reward) -> tuple[Reward, ...]:

@@ -9,26 +9,36 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
+import inspect
 import itertools
+import sys
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from os import PathLike
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
-from rewardkit import targets
+from rewardkit import recipe, targets
 from rewardkit.compose import Reward
-from rewardkit.errors import ColumnError, UsageError, nearest
+from rewardkit.errors import ColumnError, ServiceError, UsageError, nearest
 from rewardkit.extract import strip_special_tokens
-from rewardkit.records import gather
-from rewardkit.reward import MISSING, Leaf, as_reward, attempt, attempt_group, attempt_prepare, column, failure
+from rewardkit.leaf import Leaf, attempt, attempt_group, attempt_prepare, failure
+from rewardkit.records import names
+from rewardkit.records.names import flat
+from rewardkit.reward import MISSING, as_reward, column
 from rewardkit.types import Completion, Generation, Sample, Score
 from rewardkit.verifier import Verifier
 from rewardkit.workers import WorkerPool
 
 _T = TypeVar("_T")
+
+Rewards: TypeAlias = Reward | Callable[..., Any] | str | Mapping[str, Reward | Callable[..., Any] | str]
+"""What `score` takes: one reward, function or formula, or several by name."""
 
 PEEK = 32
 """How many generations are looked at for missing columns before anything is scored."""
@@ -45,7 +55,7 @@ class Scored(msgspec.Struct, frozen=True):
 
 
 def score(
-    rewards: Reward | Callable[..., Any] | Mapping[str, Reward],
+    rewards: Rewards,
     generations: Iterable[Generation],
     *,
     workers: int | None = None,
@@ -55,7 +65,7 @@ def score(
     """Score generations, in order, as a stream.
 
     Args:
-        rewards: One reward, or several by name.
+        rewards: One reward, or several by name; a function or a formula will do.
         generations: The groups to score.
         workers: Worker processes for rewards that need one; None: one a core. It never changes a result.
         concurrency: How many async or thread rewards may wait at once.
@@ -71,7 +81,7 @@ def score(
 
 
 def score_text(
-    reward: Reward | Callable[..., Any],
+    reward: Reward | Callable[..., Any] | str,
     text: str,
     *,
     reference: Any = None,
@@ -97,7 +107,7 @@ class Engine:
 
     def __init__(
         self,
-        rewards: Reward | Callable[..., Any] | Mapping[str, Reward],
+        rewards: Rewards,
         *,
         workers: int | None = None,
         concurrency: int = 64,
@@ -112,11 +122,12 @@ class Engine:
                 self._admit(leaf)
         self.takes_group = any(leaf.takes_group for leaf in self.leaves)
         self.outside = any(_outside(leaf) for leaf in self.leaves)
+        self.away = [slot for slot, leaf in enumerate(self.leaves) if _goes_away(leaf)]
         self._workers = workers
         self._concurrency = concurrency
-        self._pool: WorkerPool | None = None
-        self._loop: _LoopThread | None = None
-        self._lock = threading.Lock()
+        self._started = _Started()
+        # An engine that is forgotten, or still open when the interpreter ends, must not leave anything behind.
+        self._finalizer = weakref.finalize(self, self._started.close)
 
     def _admit(self, leaf: Reward) -> None:
         """Give a leaf its slot; equal leaves share one, so that each completion is judged once."""
@@ -139,26 +150,36 @@ class Engine:
 
     def score(self, generations: Iterable[Generation]) -> Iterator[Scored]:
         """Score generations, in order, as a stream. See `rewardkit.score`."""
-        stream = iter(gather(generations) if self.takes_group else generations)
+        stream = _stream(generations)
         first = list(itertools.islice(stream, PEEK))
         check_columns(self.leaves, first)
         yield from self.score_unchecked(itertools.chain(first, stream))
 
     def score_unchecked(self, generations: Iterable[Generation]) -> Iterator[Scored]:
-        """Score whole groups without the look for missing columns, which here are only states of their rows."""
-        if self.outside:
-            yield from self._score_outside(generations)
-            return
-        for generation in generations:
-            yield _run_inline(self._score_one(generation, _Inline))
+        """Score without the look for missing columns, which here are only states of their rows."""
+        units: Iterable[tuple[Generation, ...]]
+        order: Iterator[int] | None = None
+        if self.takes_group:
+            units, order = _grouped(generations)
+        else:
+            units = ((generation,) for generation in generations)
+        results = self._units_outside(units) if self.outside else self._units_inline(units)
+        if order is None:
+            yield from itertools.chain.from_iterable(results)
+        else:
+            yield from _in_order(itertools.chain.from_iterable(results), order)
 
-    def _score_outside(self, generations: Iterable[Generation]) -> Iterator[Scored]:
-        """Keep a window of generations under way on the loop's thread, and give them back in order."""
-        loop = self._started_loop()
-        under_way: deque[concurrent.futures.Future[Scored]] = deque()
+    def _units_inline(self, units: Iterable[tuple[Generation, ...]]) -> Iterator[list[Scored]]:
+        for unit in units:
+            yield _run_inline(self._score_unit(unit, _Inline))
+
+    def _units_outside(self, units: Iterable[tuple[Generation, ...]]) -> Iterator[list[Scored]]:
+        """Keep a window of units under way on the loop's thread, and give them back in order."""
+        loop = self.started_loop()
+        under_way: deque[concurrent.futures.Future[list[Scored]]] = deque()
         try:
-            for generation in generations:
-                under_way.append(loop.submit(self._score_one(generation, _Concurrent)))
+            for unit in units:
+                under_way.append(loop.submit(self._score_unit(unit, _Concurrent)))
                 if len(under_way) >= WINDOW:
                     yield under_way.popleft().result()
             while under_way:
@@ -167,43 +188,41 @@ class Engine:
             for future in under_way:
                 future.cancel()
 
-    async def _score_one(self, generation: Generation, kind: type[_Inline] | type[_Concurrent]) -> Scored:
-        generation = _cleaned(generation)
-        completions = generation.completions
+    async def _score_unit(self, unit: tuple[Generation, ...], kind: type[_Inline] | type[_Concurrent]) -> list[Scored]:
+        """Score one group: one generation, or several that a file has spread over rows."""
+        members = tuple(_cleaned(generation) for generation in unit)
+        completions = [completion for member in members for completion in member.completions]
         at = [i for i, completion in enumerate(completions) if completion.error is None]
-        evaluation = kind(self, generation, at)
-        scores: dict[str, list[Score]] = {}
+        evaluation = kind(self, members, at)
+        scored = [Scored(member, {}) for member in members]
         for name, reward in self.rewards.items():
             answers = await reward.evaluate(evaluation, at)
             if len(at) != len(completions):
                 answers = _with_failed(answers, at, completions)
-            scores[name] = [_finished(answer, name) for answer in answers]
-        return Scored(generation, scores)
+            finished = iter([_finished(answer, name) for answer in answers])
+            for one in scored:
+                one.scores[name] = list(itertools.islice(finished, len(one.generation.completions)))
+        return scored
 
     # -- what runs outside
 
-    def _started_loop(self) -> _LoopThread:
-        with self._lock:
-            if self._loop is None:
-                self._loop = _LoopThread(self._concurrency)
-            return self._loop
+    def started_loop(self) -> _LoopThread:
+        """The event loop's thread, started when first asked for."""
+        with self._started.lock:
+            if self._started.loop is None:
+                self._started.loop = _LoopThread(self._concurrency)
+            return self._started.loop
 
     def pool(self) -> WorkerPool:
         """The worker processes, started when first asked for."""
-        with self._lock:
-            if self._pool is None:
-                self._pool = WorkerPool(self.leaves, workers=self._workers)
-            return self._pool
+        with self._started.lock:
+            if self._started.pool is None:
+                self._started.pool = WorkerPool([self.leaves[slot] for slot in self.away], workers=self._workers)
+            return self._started.pool
 
     def close(self) -> None:
         """End workers, threads and the loop. Scores that are not read yet are lost."""
-        with self._lock:
-            pool, loop = self._pool, self._loop
-            self._pool = self._loop = None
-        if pool is not None:
-            pool.close()
-        if loop is not None:
-            loop.close()
+        self._started.close()
 
     def __enter__(self) -> Engine:
         return self
@@ -212,12 +231,35 @@ class Engine:
         self.close()
 
 
-class _Inline:
-    """One generation under evaluation where everything is inline: nothing here ever waits."""
+class _Started:
+    """What an engine has started so far."""
 
-    def __init__(self, engine: Engine, generation: Generation, at: Sequence[int]) -> None:
+    def __init__(self) -> None:
+        self.pool: WorkerPool | None = None
+        self.loop: _LoopThread | None = None
+        self.lock = threading.Lock()
+
+    def close(self) -> None:
+        with self.lock:
+            pool, loop = self.pool, self.loop
+            self.pool = self.loop = None
+        if pool is not None:
+            pool.close()
+        if loop is not None:
+            loop.close()
+
+
+class _Inline:
+    """One group under evaluation where everything is inline: nothing here ever waits.
+
+    Rewards of whole groups see `generation`, the members put together; all others see each member as it is in
+    the source, with its own reference and columns.
+    """
+
+    def __init__(self, engine: Engine, members: tuple[Generation, ...], at: Sequence[int]) -> None:
         self.engine = engine
-        self.generation = generation
+        self.members = members
+        self.generation = members[0] if len(members) == 1 else _together(members)
         self.step = engine.step
         self.valid = at
         self.known: dict[int, dict[int, Score]] = {}
@@ -227,21 +269,38 @@ class _Inline:
         known = self.known.setdefault(slot, {})
         missing = [i for i in at if i not in known]
         if missing:
-            known.update(await self._judge(slot, missing))
+            known.update(await self._judge_at(slot, missing))
         return [known[i] for i in at]
 
-    async def _judge(self, slot: int, at: Sequence[int]) -> dict[int, Score]:
-        return judge_here(self.engine.leaves[slot], self.generation, at, self.valid)
+    async def _judge_at(self, slot: int, at: Sequence[int]) -> dict[int, Score]:
+        leaf = self.engine.leaves[slot]
+        if leaf.takes_group:
+            whole = _chosen(self.generation, self.valid)
+            scores = await self._judge(slot, whole, range(len(self.valid)))
+            return dict(zip(self.valid, scores, strict=True))
+        found: dict[int, Score] = {}
+        start = 0
+        for member in self.members:
+            end = start + len(member.completions)
+            places = [i for i in at if start <= i < end]
+            if places:
+                scores = await self._judge(slot, member, [i - start for i in places])
+                found.update(zip(places, scores, strict=True))
+            start = end
+        return found
+
+    async def _judge(self, slot: int, generation: Generation, at: Sequence[int]) -> list[Score]:
+        return judge_here(self.engine.leaves[slot], generation, at)
 
     async def together(self, questions: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
         return [await question for question in questions]
 
 
 class _Concurrent(_Inline):
-    """One generation under evaluation on the loop's thread."""
+    """One group under evaluation on the loop's thread."""
 
-    def __init__(self, engine: Engine, generation: Generation, at: Sequence[int]) -> None:
-        super().__init__(engine, generation, at)
+    def __init__(self, engine: Engine, members: tuple[Generation, ...], at: Sequence[int]) -> None:
+        super().__init__(engine, members, at)
         self.locks: dict[int, asyncio.Lock] = {}
 
     async def ask(self, leaf: Reward, at: Sequence[int]) -> list[Score]:
@@ -252,100 +311,112 @@ class _Concurrent(_Inline):
     async def together(self, questions: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
         return list(await asyncio.gather(*questions))
 
-    async def _judge(self, slot: int, at: Sequence[int]) -> dict[int, Score]:
+    async def _judge(self, slot: int, generation: Generation, at: Sequence[int]) -> list[Score]:
         leaf = self.engine.leaves[slot]
-        loop = self.engine._started_loop()
         if leaf.is_async:
-            return await self._await_all(leaf, at, loop)
+            return await self._waiting(leaf, generation, at, _call_async)
         if leaf.placement == "thread":
-            return await self._thread_all(leaf, at, loop)
-        if leaf.placement == "process" and not _stays_here(leaf):
-            places = self.valid if leaf.takes_group else at
-            scores = await asyncio.wrap_future(self.engine.pool().submit(slot, self.generation, places))
-            return dict(zip(places, scores, strict=True))
-        return judge_here(leaf, self.generation, at, self.valid)
+            return await self._waiting(leaf, generation, at, self.engine.started_loop().call_in_thread)
+        if _goes_away(leaf):
+            job = self.engine.pool().submit(self.engine.away.index(slot), generation, list(at))
+            return await asyncio.wrap_future(job)
+        return judge_here(leaf, generation, at)
 
-    async def _await_all(self, leaf: Leaf, at: Sequence[int], loop: _LoopThread) -> dict[int, Score]:
-        sample, completions = self.generation.sample, self.generation.completions
-        prepared = attempt_prepare(leaf, sample)
+    async def _waiting(self, leaf: Leaf, generation: Generation, at: Sequence[int], call: _Call) -> list[Score]:
+        """Judge with a leaf that waits for something else, each call within its deadline."""
+        limit = self.engine.started_loop().limit
+        sample, completions = generation.sample, generation.completions
+        async with limit:
+            prepared: object = await _within(leaf, lambda: call(lambda: leaf.prepare(sample)))
         if isinstance(prepared, Score):
-            return dict.fromkeys(at, prepared)
-
-        if leaf.takes_group:
-            return await self._await_group(leaf, prepared, loop)
+            return [msgspec.structs.replace(prepared) for _ in at]
 
         async def one(i: int) -> Score:
-            async with loop.limit:
+            async with limit:
                 started = time.perf_counter()
-                try:
-                    answer: Any = leaf.judge(prepared, sample, completions[i])
-                    result: Score = await asyncio.wait_for(answer, leaf.timeout)
-                except TimeoutError:
-                    result = _late(leaf)
-                except (Exception, SystemExit) as problem:
-                    result = failure(leaf.label, problem)
-                return _timed(result, started)
+                answer = await _within(leaf, lambda: call(lambda: leaf.judge(prepared, sample, completions[i])))
+                return _timed(answer, started)
 
-        return dict(zip(at, await asyncio.gather(*[one(i) for i in at]), strict=True))
-
-    async def _await_group(self, leaf: Leaf, prepared: object, loop: _LoopThread) -> dict[int, Score]:
-        whole = _without_failed(self.generation, self.valid)
-        async with loop.limit:
-            try:
-                answer: Any = leaf.judge_group(prepared, whole)
-                scores: list[Score] = await asyncio.wait_for(answer, leaf.timeout)
-            except TimeoutError:
-                scores = [_late(leaf) for _ in self.valid]
-            except (Exception, SystemExit) as problem:
-                scores = [failure(leaf.label, problem) for _ in self.valid]
-        return dict(zip(self.valid, scores, strict=True))
-
-    async def _thread_all(self, leaf: Leaf, at: Sequence[int], loop: _LoopThread) -> dict[int, Score]:
-        sample, completions = self.generation.sample, self.generation.completions
-
-        async def run(function: Callable[[], Any], late: Callable[[], Any]) -> Any:
-            async with loop.limit:
-                try:
-                    return await asyncio.wait_for(asyncio.wrap_future(_in_thread(function)), leaf.timeout)
-                except TimeoutError:
-                    return late()
-
-        prepared = await run(lambda: attempt_prepare(leaf, sample), lambda: _late(leaf))
-        if isinstance(prepared, Score):
-            return dict.fromkeys(at, prepared)
-
-        def judging(i: int) -> Callable[[], Score]:
-            def judge() -> Score:
-                started = time.perf_counter()
-                return _timed(attempt(leaf, prepared, sample, completions[i]), started)
-
-            return judge
-
-        scores = await asyncio.gather(*[run(judging(i), lambda: _late(leaf)) for i in at])
-        return dict(zip(at, scores, strict=True))
+        if not leaf.takes_group:
+            return list(await asyncio.gather(*[one(i) for i in at]))
+        async with limit:
+            answers = await _within(leaf, lambda: call(lambda: leaf.judge_group(prepared, generation)))
+        return [msgspec.structs.replace(answers) for _ in at] if isinstance(answers, Score) else answers
 
 
-def judge_here(leaf: Leaf, generation: Generation, at: Sequence[int], valid: Sequence[int]) -> dict[int, Score]:
-    """Judge completions in this thread. A group reward always gets all `valid` ones."""
+_Call = Callable[[Callable[[], Any]], Coroutine[Any, Any, Any]]
+
+
+async def _call_async(function: Callable[[], Any]) -> Any:
+    answer = function()
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+async def _within(leaf: Leaf, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """Await a call within the leaf's deadline. Whatever it raises becomes a score, its own TimeoutError too."""
+    deadline = asyncio.timeout(leaf.timeout)
+    try:
+        async with deadline:
+            return await call()
+    except BaseException as problem:
+        task = asyncio.current_task()
+        if isinstance(problem, asyncio.CancelledError) and task is not None and task.cancelling():
+            raise  # the engine is closing
+        if isinstance(problem, TimeoutError) and deadline.expired():
+            return Score.error("service", f"no answer within {leaf.timeout:g} s", name=leaf.label)
+        return failure(leaf.label, problem)
+
+
+def judge_here(leaf: Leaf, generation: Generation, at: Sequence[int]) -> list[Score]:
+    """Judge completions in this thread; a group reward always judges the whole generation."""
     prepared = attempt_prepare(leaf, generation.sample)
     if isinstance(prepared, Score):
-        return dict.fromkeys(at, prepared)
-    sample, completions = generation.sample, generation.completions
+        return [msgspec.structs.replace(prepared) for _ in at]
     if leaf.takes_group:
-        whole = _without_failed(generation, valid)
-        return dict(zip(valid, attempt_group(leaf, prepared, whole), strict=True))
-    scores = {}
+        return attempt_group(leaf, prepared, generation)
+    sample, completions = generation.sample, generation.completions
+    scores = []
     for i in at:
         started = time.perf_counter()
-        scores[i] = _timed(attempt(leaf, prepared, sample, completions[i]), started)
+        scores.append(_timed(attempt(leaf, prepared, sample, completions[i]), started))
     return scores
 
 
-def _without_failed(generation: Generation, valid: Sequence[int]) -> Generation:
-    """Return a group without the completions that its source marks as failed."""
-    if len(valid) == len(generation.completions):
+def _grouped(generations: Iterable[Generation]) -> tuple[list[tuple[Generation, ...]], Iterator[int]]:
+    """Put rows of one group together; return the groups, and where their members stood. Holds all in memory.
+
+    Groups come in order of first appearance. A generation made in code (key 0) is a group by itself.
+    """
+    groups: dict[object, list[tuple[int, Generation]]] = {}
+    for place, generation in enumerate(generations):
+        groups.setdefault(generation.key or (place,), []).append((place, generation))
+    members = list(groups.values())
+    places = [place for group in members for place, _ in group]
+    return [tuple(generation for _, generation in group) for group in members], iter(places)
+
+
+def _in_order(results: Iterable[Scored], places: Iterable[int]) -> Iterator[Scored]:
+    """Give results back in the order in which they stood, each as soon as all before it are there."""
+    waiting: dict[int, Scored] = {}
+    following = 0
+    for place, result in zip(places, results, strict=True):
+        waiting[place] = result
+        while following in waiting:
+            yield waiting.pop(following)
+            following += 1
+
+
+def _together(members: Sequence[Generation]) -> Generation:
+    """Return one generation with the completions of all; its sample is the first one's."""
+    completions = tuple(completion for member in members for completion in member.completions)
+    return msgspec.structs.replace(members[0], completions=completions)
+
+
+def _chosen(generation: Generation, places: Sequence[int]) -> Generation:
+    """Return a group with the completions at some places: those that its source does not mark as failed."""
+    if len(places) == len(generation.completions):
         return generation
-    return msgspec.structs.replace(generation, completions=tuple(generation.completions[i] for i in valid))
+    return msgspec.structs.replace(generation, completions=tuple(generation.completions[i] for i in places))
 
 
 class _LoopThread:
@@ -354,6 +425,8 @@ class _LoopThread:
     def __init__(self, concurrency: int) -> None:
         self.loop = asyncio.new_event_loop()
         self.limit = asyncio.Semaphore(concurrency)
+        self.most_threads = 4 * concurrency
+        self.threads = 0
         self.thread = threading.Thread(target=self._run, name="rewardkit-loop", daemon=True)
         self.thread.start()
 
@@ -364,8 +437,47 @@ class _LoopThread:
     def submit(self, coroutine: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
+    async def call_in_thread(self, function: Callable[[], _T]) -> _T:
+        """Call a function on a daemon thread: one that never returns cannot hold up the process's end.
+
+        A call over its deadline goes on in its thread; when too many of these pile up, further calls fail at once.
+        """
+        if self.threads >= self.most_threads:
+            raise ServiceError(f"{self.threads} earlier calls have not come back")
+        answer: asyncio.Future[_T] = self.loop.create_future()
+
+        def run() -> None:
+            try:
+                done, result = answer.set_result, function()
+            except BaseException as problem:
+                self._tell(answer, answer.set_exception, failed(problem))
+            else:
+                self._tell(answer, done, result)
+
+        self.threads += 1
+        try:
+            threading.Thread(target=run, name="rewardkit-reward", daemon=True).start()
+        except RuntimeError:  # the system gives no more
+            self.threads -= 1
+            raise
+        return await answer
+
+    def _tell(self, answer: asyncio.Future[Any], how: Callable[[Any], None], what: Any) -> None:
+        """Settle a future from a thread, unless nobody waits any more."""
+
+        def settle() -> None:
+            self.threads -= 1
+            if not answer.done():
+                how(what)
+
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self.loop.call_soon_threadsafe(settle)
+
     def close(self) -> None:
-        asyncio.run_coroutine_threadsafe(self._cancel_all(), self.loop).result(timeout=10)
+        if not self.thread.is_alive() or self.loop.is_closed() or sys.is_finalizing():
+            return
+        with contextlib.suppress(concurrent.futures.TimeoutError):
+            asyncio.run_coroutine_threadsafe(self._cancel_all(), self.loop).result(timeout=10)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join(timeout=10)
         if not self.thread.is_alive():
@@ -379,37 +491,42 @@ class _LoopThread:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _in_thread(function: Callable[[], _T]) -> concurrent.futures.Future[_T]:
-    """Run a function on a daemon thread: one that never returns cannot hold up the process's end."""
-    future: concurrent.futures.Future[_T] = concurrent.futures.Future()
-
-    def run() -> None:
-        try:
-            result = function()
-        except BaseException as problem:
-            if not future.cancelled():
-                future.set_exception(problem)
-        else:
-            if not future.cancelled():
-                future.set_result(result)
-
-    threading.Thread(target=run, name="rewardkit-reward", daemon=True).start()
-    return future
+def failed(problem: BaseException) -> Exception:
+    """Return an exception that a future can carry: it refuses StopIteration, and SystemExit would end the loop."""
+    if isinstance(problem, Exception) and not isinstance(problem, StopIteration):
+        return problem
+    carried = RuntimeError(f"{type(problem).__name__}: {problem}")
+    return carried.with_traceback(problem.__traceback__)
 
 
 # ------------------------------------------------------------------------------------------------ details
 
 
-def named_rewards(rewards: Reward | Callable[..., Any] | Mapping[str, Reward]) -> dict[str, Reward]:
-    """Return rewards by name; a single one goes by its own label."""
+def named_rewards(rewards: Rewards) -> dict[str, Reward]:
+    """Return rewards by name; a single one goes by its own label. A text is read as a formula."""
     if isinstance(rewards, Mapping):
-        named = {str(name): as_reward(reward) for name, reward in rewards.items()}
+        named = {str(name): _reward(reward) for name, reward in rewards.items()}
     else:
-        reward = as_reward(rewards)
+        reward = _reward(rewards)
         named = {reward.label if isinstance(reward, Leaf) else "total": reward}
     if not named:
         raise UsageError("no reward is given; pass one, for example rewardkit.parse('gsm8k')")
     return named
+
+
+def _reward(given: Reward | Callable[..., Any] | str) -> Reward:
+    return recipe.parse(given) if isinstance(given, str) else as_reward(given)
+
+
+def _stream(generations: Iterable[Generation]) -> Iterator[Generation]:
+    """Give the generations one by one; say what is wrong with what is none."""
+    hint = "read a file with rewardkit.read_generations(path), or make Generation(Sample(...), (Completion(...), ...))"
+    if isinstance(generations, (Generation, str, bytes, PathLike)):
+        raise UsageError(f"a stream of generations is wanted, got one {type(generations).__name__}; {hint}")
+    for generation in generations:
+        if not isinstance(generation, Generation):
+            raise UsageError(f"generations are wanted, got a {type(generation).__name__}; {hint}")
+        yield generation
 
 
 def check_columns(leaves: Sequence[Leaf], peek: Sequence[Generation]) -> None:
@@ -447,21 +564,34 @@ def _missing_text(leaf: Leaf, name: str, generation: Generation) -> str:
         if isinstance(leaf, Verifier):
             first = next(iter(type(leaf).reference_type().model_fields.values()))
             what += f" ({first.description})" if first.description else ""
-        aliases = ("answer", "reference", "solution", "ground_truth", "target", "expected", "gold", "label")
-        guess = next((hint for hint in (nearest(alias, found) for alias in aliases) if hint), "")
-        guess += "" if guess else "; say which column holds it: --map reference=COLUMN"
+        guess = _reference_like(found) or "; say which column holds it: --map reference=COLUMN"
     where = f"{generation.where}: " if generation.where else ""
     listed = ", ".join(found) if found else "none"
     return f"{where}sample {sample.id!r}: {leaf.label} needs {what}, found columns {listed}{guess}"
 
 
+def _reference_like(columns: Sequence[str]) -> str:
+    """Return `; did you mean x?` for a column that is called like a reference, or nearly so, else ""."""
+    other = {*flat(names.PROMPT), *flat(names.COMPLETION), *flat(names.ID)}
+    free = [column for column in columns if column.lower() not in other]
+    for alias in flat(names.REFERENCE):
+        if alias in free:
+            return f"; did you mean {alias}?"
+    return next((hint for hint in (nearest(alias, free) for alias in flat(names.REFERENCE)) if hint), "")
+
+
 def _outside(leaf: Leaf) -> bool:
-    return leaf.is_async or leaf.placement == "thread" or (leaf.placement == "process" and not _stays_here(leaf))
+    return leaf.is_async or leaf.placement == "thread" or _goes_away(leaf)
+
+
+def _goes_away(leaf: Leaf) -> bool:
+    """Tell whether a leaf runs in a worker process."""
+    return leaf.placement == "process" and not leaf.is_async and not _stays_here(leaf)
 
 
 def _stays_here(leaf: Leaf) -> bool:
     """Tell whether no other process can load this leaf: it lives in `__main__`, a notebook or a function."""
-    return not (targets.travels(leaf.target))
+    return not targets.travels(leaf.target)
 
 
 def _cleaned(generation: Generation) -> Generation:
@@ -504,10 +634,6 @@ def _timed(answer: Score, started: float) -> Score:
         # The score was made a moment ago and nobody else holds it yet.
         msgspec.structs.force_setattr(answer, "seconds", time.perf_counter() - started)
     return answer
-
-
-def _late(leaf: Leaf) -> Score:
-    return Score.error("service", f"no answer within {leaf.timeout:g} s", name=leaf.label)
 
 
 def _run_inline(coroutine: Coroutine[Any, Any, _T]) -> _T:

@@ -20,11 +20,11 @@ A message says where, what was wanted, what came, and what to do.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from rewardkit.types import BlameMachine
+if TYPE_CHECKING:
+    from rewardkit.types import BlameMachine
 
 
 class RewardkitError(Exception):
@@ -95,5 +95,7 @@ class SandboxUnavailable(RewardkitError):
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return `; did you mean x?` for the known name closest to `name`, or ""."""
+    import difflib  # only when something is wrong
+
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean {close[0]}?" if close else ""

@@ -19,6 +19,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from rewardkit.number import find_numbers
+from rewardkit.types import message_text
 
 MAX_ANSWER = 4096  # characters of an answer that are looked at; a longer one is cut
 MAX_PHRASES = 1000  # "answer" and "A:" are looked at from the last one on, so many of them
@@ -232,7 +233,8 @@ def after_thinking(text: str, *, opened: bool = False) -> str | None:
 def opens_thinking(prompt: object) -> bool:
     """Whether a prompt (text, or chat messages) ends with `<think>`, so that a completion goes on inside it."""
     if isinstance(prompt, (list, tuple)) and prompt and isinstance(prompt[-1], Mapping):
-        prompt = prompt[-1].get("content", prompt[-1].get("value"))
+        content = prompt[-1].get("content")
+        prompt = message_text(prompt[-1].get("value") if content is None else content)
     if not isinstance(prompt, str):
         return False
     end = prompt[-32:]

@@ -18,6 +18,8 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
+from rewardkit.units import CURRENCIES, UNIT_NAMES, conversion, read_unit
+
 MAX_TEXT = 1024
 MAX_DIGITS = 300
 MAX_EXPONENT = 1000
@@ -70,7 +72,7 @@ def same_number(answer: Quantity, reference: Quantity, tolerance: Fraction = _ZE
     """
     value = answer.value
     if answer.unit and reference.unit and answer.unit != reference.unit:
-        factor = _conversion(answer.unit, reference.unit)
+        factor = conversion(answer.unit, reference.unit)
         if factor is None:
             return False
         value = value * factor
@@ -263,18 +265,12 @@ _SCALE = re.compile(rf"\s*({'|'.join(_SCALES)})s?\b(?!\s*\^)", re.IGNORECASE)
 _LETTER = re.compile(r"\s?([kKmMbB])\b(?!\s*\^)")
 _PERCENT = re.compile(r"\s*(?:%|per ?cent\b|pct\b\.?|percentage points?\b)\s*", re.IGNORECASE)
 _ORDINAL = re.compile(r"\s*\^?\s*\{?\s*(?:st|nd|rd|th)\s*\}?", re.IGNORECASE)
-_CURRENCIES = {
-    "US$": "dollar", "$": "dollar", "USD": "dollar", "€": "euro", "EUR": "euro", "£": "gbp", "GBP": "gbp",
-    "¥": "yen", "JPY": "yen", "₹": "rupee", "INR": "rupee", "Rs": "rupee", "Rs.": "rupee", "CNY": "yuan",
-    "RMB": "yuan", "CAD": "cad", "AUD": "aud", "₩": "won", "₽": "ruble", "₱": "peso", "₫": "dong", "฿": "baht",
-    "₦": "naira",
-}  # fmt: skip
 
 
 def _tail(match: re.Match[str]) -> tuple[int, bool, str] | None:
     """Read what follows the number: a factor (million), percent, a unit. None: something else."""
     tail = match["tail"]
-    currency = _CURRENCIES[match["currency"]] if match["currency"] else ""
+    currency = CURRENCIES[match["currency"]] if match["currency"] else ""
     if not tail or tail.isspace():
         return 1, False, currency
     scale = 1
@@ -302,181 +298,6 @@ def _tail(match: re.Match[str]) -> tuple[int, bool, str] | None:
 
 def _integral(match: re.Match[str]) -> bool:
     return match["number"] is not None and "." not in match["number"]
-
-
-# Symbol: its size in the base unit, the base unit, other names (singular; a plural -s is understood).
-_UNITS: dict[str, tuple[str, str, str]] = {
-    "mm": ("1/1000", "m", "millimeter millimetre"),
-    "cm": ("1/100", "m", "centimeter centimetre"),
-    "m": ("1", "m", "meter metre"),
-    "km": ("1000", "m", "kilometer kilometre"),
-    "in": ("0.0254", "m", "inch inches"),
-    "ft": ("0.3048", "m", "foot feet"),
-    "yd": ("0.9144", "m", "yard"),
-    "mi": ("1609.344", "m", "mile"),
-    "mg": ("1/1000", "g", "milligram"),
-    "g": ("1", "g", "gram gm"),
-    "kg": ("1000", "g", "kilogram kilo"),
-    "tonne": ("1000000", "g", ""),
-    "lb": ("16", "oz", "pound"),
-    "oz": ("1", "oz", "ounce"),
-    "ms": ("1/1000", "s", "millisecond"),
-    "s": ("1", "s", "second sec"),
-    "min": ("60", "s", "minute"),
-    "h": ("3600", "s", "hour hr"),
-    "day": ("86400", "s", ""),
-    "week": ("604800", "s", "wk"),
-    "month": ("1", "month", ""),
-    "year": ("12", "month", "yr"),
-    "ml": ("1/1000", "l", "mL milliliter millilitre"),
-    "l": ("1", "l", "L liter litre"),
-    "cup": ("1/16", "gal", ""),
-    "pt": ("1/8", "gal", "pint"),
-    "qt": ("1/4", "gal", "quart"),
-    "gal": ("1", "gal", "gallon"),
-    "dollar": ("1", "dollar", "USD buck $ US$"),
-    "cent": ("1/100", "dollar", "¢"),
-    "euro": ("1", "euro", "EUR €"),
-    "gbp": ("1", "gbp", "GBP £"),
-    "yen": ("1", "yen", "JPY ¥ 円"),
-    "rupee": ("1", "rupee", "INR ₹"),
-    "yuan": ("1", "yuan", "CNY RMB 元"),
-    "degree": ("1", "degree", "° deg"),
-    "radian": ("1", "radian", "rad"),
-    "°C": ("1", "°C", "celsius"),
-    "°F": ("1", "°F", "fahrenheit"),
-    "ohm": ("1", "ohm", "Ω"),
-    "V": ("1", "V", "volt"),
-    "W": ("1", "W", "watt"),
-    "kW": ("1000", "W", "kilowatt"),
-    "N": ("1", "N", "newton"),
-    "J": ("1", "J", "joule"),
-    "Hz": ("1", "Hz", "hertz"),
-}
-_NAMES = {name: symbol for symbol, (_, _, names) in _UNITS.items() for name in [symbol, *names.split()]}
-_ALIASES = {"mph": "mi/h", "kph": "km/h", "kmh": "km/h", "fps": "ft/s", "sqft": "ft^2"}
-# Words behind a number that name no unit.
-_FILLERS_TEXT = "unit total altogether each left overall only exactly apiece remaining time number 个 個 倍 只 つ"
-_FILLERS = frozenset(_FILLERS_TEXT.split())
-# Words that turn a number into something else, or into two: no unit contains one.
-_NO_UNITS_TEXT = (
-    "a an and another are as at be because but by choose cubed divided e equal equals exceeding factorial "
-    "fewer for from half if in infinity infinite is it less like log ln maybe mod modulo minus more most "
-    "not of on or over perhaps pi plus possibly remainder root so sqrt squared than that the then this "
-    "times to under unknown until unless up when where which with without x y z zero one two three four "
-    "five six seven eight nine ten eleven twelve hundred thousand million billion trillion sin cos tan "
-    "bit"
-)
-_NO_UNITS = frozenset(_NO_UNITS_TEXT.split())
-_TERM = re.compile(
-    r"(?:(sq\.?|square|cu\.?|cubic)\s+)?"
-    r"([^\s^/]+(?:\s[^\s^/]+){0,2}?)"
-    r"(?:\s*\^\s*\{?\s*(-?\d)\s*\}?|\s+(squared|cubed))?"
-)
-_POWERS = {"sq": "2", "square": "2", "squared": "2", "cu": "3", "cubic": "3", "cubed": "3"}
-_OVER = re.compile(r"\s*/\s*|\s+per\s+|^per\s+|\s+(?:an?|each|every)\s+(?=(?:second|minute|hour|day|week|month|year)$)")
-_LINKS = frozenset(("of", "per"))
-
-
-@lru_cache(maxsize=1024)
-def read_unit(text: str, *, glued: bool = False) -> str | None:
-    """Return the unit that `text` names in its normal form, "" when it names none, None when it is no unit.
-
-    Known units are looked up (`centimetres`, `sq ft`, `m/s^2`, `km per hour`). Other names of things (`apples`)
-    are units of their own: one to three words of which none can change what the number means. Single letters
-    are units only where the table has them. `glued`: it stands right behind the digits, where only known units
-    and words of other scripts count.
-    """
-    text = " ".join(text.split()).rstrip(".")
-    if not text:
-        return ""
-    if text in _ALIASES:
-        return _ALIASES[text]
-    parts = _OVER.split(text)
-    if len(parts) > 3:
-        return None
-    names: list[str] = []
-    for part in parts:
-        name = _term(part, glued and not names) if part or names else ""
-        if name is None or (names and not name):
-            return None
-        names.append(name)
-    return "/".join(names)
-
-
-def _term(text: str, glued: bool) -> str | None:
-    match = _TERM.fullmatch(text)
-    if match is None:
-        return None
-    name = _name(match[2], glued)
-    power = match[3] or _POWERS.get((match[1] or match[4] or "").rstrip("."), "")
-    if not name or not power or power == "1":
-        return name
-    return f"{name}^{power}" if name in _UNITS else None
-
-
-def _name(text: str, glued: bool) -> str | None:
-    text = text.lstrip("-").rstrip(".,;:!?")
-    lower = text.lower()
-    for form in (text, text[:-1] if text.endswith("s") else text, lower, lower[:-1] if lower.endswith("s") else lower):
-        if form in _NAMES and (len(form) > 1 or form == text):
-            return _NAMES[form]
-    if lower in ("degrees celsius", "degree celsius", "° c", "°c"):
-        return "°C"
-    if lower in ("degrees fahrenheit", "degree fahrenheit", "° f", "°f"):
-        return "°F"
-    if lower in _FILLERS or _singular(lower) in _FILLERS or lower in ("in total", "in all"):
-        return ""
-    words = lower.split()
-    if glued and text.isascii():
-        return None
-    for place, word in enumerate(words):
-        if not word.replace("-", "").isalpha() or (word in _NO_UNITS and not (place and word in _LINKS)):
-            return None
-    if (text.isascii() and (len(words[0]) < 3 or any(len(word) == 1 for word in words))) or words[-1] in _LINKS:
-        return None
-    return " ".join(map(_singular, words))
-
-
-def _singular(word: str) -> str:
-    if word.endswith("ies") and len(word) > 4:
-        return word[:-3] + "y"
-    if word.endswith(("ches", "shes", "sses", "xes")):
-        return word[:-2]
-    return word[:-1] if word.endswith("s") and not word.endswith("ss") and len(word) > 2 else word
-
-
-@lru_cache(maxsize=1024)
-def _conversion(unit: str, to: str) -> Fraction | None:
-    """Return the factor from one unit to another, 1 for the same thing said otherwise, or None."""
-    if {unit, to} == {"lb", "gbp"}:  # the word "pounds" says either
-        return Fraction(1)
-    mine, theirs = _dimension(unit), _dimension(to)
-    if mine[1] == theirs[1]:
-        return mine[0] / theirs[0]
-    if ("/" in unit) != ("/" in to):  # "$18 a day" may be said as "$18"
-        money, other = _dimension(unit.partition("/")[0]), _dimension(to.partition("/")[0])
-        if money[1] == other[1] and money[1].keys() <= _MONEY:
-            return money[0] / other[0]
-    words, others = set(unit.split()), set(to.split())
-    unknown = unit not in _UNITS and to not in _UNITS and "/" not in unit + to
-    return Fraction(1) if unknown and (words <= others or others <= words) else None
-
-
-_MONEY = frozenset(_CURRENCIES.values())
-
-
-def _dimension(unit: str) -> tuple[Fraction, dict[str, int]]:
-    factor = Fraction(1)
-    dimension: dict[str, int] = {}
-    for place, term in enumerate(unit.split("/")):
-        name, _, power = term.partition("^")
-        size, base, _ = _UNITS.get(name, ("1", name, ""))
-        times = int(power or 1) * (1 if place == 0 else -1)
-        if base:
-            factor *= Fraction(size) ** times
-            dimension[base] = dimension.get(base, 0) + times
-    return factor, {base: power for base, power in dimension.items() if power}
 
 
 # --------------------------------------------------------------------------- other scripts, LaTeX, wrappers
@@ -574,7 +395,7 @@ def _unwrapped(text: str) -> str:
 
 _MINUS = "-−‐‑‒–﹣－"
 _JOINED = r"\d+(?:(?:[.,:'’_٫٬\u00a0\u202f\u2009]|\{,\}|\\,|,\\!)\d+)*"
-_LONG_NAMES = [re.escape(name) for name in _NAMES if len(name) > 1 or not name.isascii()]
+_LONG_NAMES = [re.escape(name) for name in UNIT_NAMES if len(name) > 1 or not name.isascii()]
 _KNOWN = "|".join(sorted(_LONG_NAMES, key=len, reverse=True))
 _KNOWN_UNIT = rf"(?:(?:sq\.?|square|cubic)\s)?(?:{_KNOWN})s?(?![A-Za-z])(?:\^\{{?-?\d\}}?|[²³])?"
 _SCAN = re.compile(

@@ -14,34 +14,23 @@ default is an option. It returns a number, a bool, a `Score`, or None (abstain).
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import json
-import os
-import traceback
+import math
 import types
 import typing
-from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
-from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar, overload
+from typing import Any, ClassVar, TypeVar, overload
 
 import msgspec
 
 from rewardkit import targets
 from rewardkit.compose import Reward
-from rewardkit.errors import ContractError, OptionError, SandboxUnavailable, ServiceError, UsageError, nearest
+from rewardkit.errors import ContractError, OptionError, UsageError, nearest
+from rewardkit.leaf import Leaf, Placement, failure, literal
 from rewardkit.types import Completion, Generation, Sample, Score, Verdict, finite
-
-Placement = Literal["inline", "thread", "process"]
-
-_LONGEST = 500  # characters of an exception's message that a score keeps
-# Code between a reward and whoever calls it: an error did not happen there.
-_CALLERS = (
-    os.path.dirname(__file__),
-    os.path.join(os.path.dirname(__file__), "workers"),
-    os.path.join(os.path.dirname(os.__file__), "asyncio"),
-)
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -51,125 +40,6 @@ class _Missing:
 
 
 MISSING = _Missing()
-
-
-class Leaf(Reward):
-    """A reward that judges completions itself: a function or a verifier.
-
-    Attributes:
-        placement: "inline": pure and bounded; "thread": waits for something; "process": may hang or blow up,
-            so it runs in a killable worker.
-        timeout: Deadline in seconds for one completion; None: no deadline.
-        memory: Bytes that a worker may use for it; None: the workers' default.
-        needs: The columns it cannot do without; "reference" among them where it needs one.
-        is_async: `judge` and `judge_group` return awaitables.
-        takes_group: `judge_group` is called with whole groups, `judge` never.
-    """
-
-    placement: Placement
-    timeout: float | None
-    memory: int | None
-
-    @property
-    def is_async(self) -> bool:
-        return False
-
-    @property
-    def takes_group(self) -> bool:
-        return False
-
-    @property
-    @abstractmethod
-    def needs(self) -> tuple[str, ...]:
-        """Required columns."""
-
-    @property
-    @abstractmethod
-    def target(self) -> str | None:
-        """The text that loads this leaf's function or class again; None where nothing can."""
-
-    @property
-    @abstractmethod
-    def registered(self) -> str | None:
-        """The name under which it is registered, if it says one."""
-
-    @property
-    @abstractmethod
-    def options(self) -> dict[str, Any]:
-        """The options that differ from their defaults, as plain data."""
-
-    @property
-    def formula(self) -> str:
-        options = ", ".join(f"{name}={_literal(value)}" for name, value in self.options.items())
-        name = self.registered or self.target or f"<local>:{self.label}"
-        bare = name if name.isidentifier() else "'" + name.replace("\\", "\\\\").replace("'", "\\'") + "'"
-        return f"{bare}({options})" if options else bare
-
-    @abstractmethod
-    def prepare(self, sample: Sample) -> object:
-        """Read the reference, once a sample. A `Score` (abstained) says that it cannot be read."""
-
-    @abstractmethod
-    def judge(self, prepared: object, sample: Sample, completion: Completion) -> Score | Awaitable[Score]:
-        """Score one completion. May raise; `attempt` turns that into an error score."""
-
-    def judge_group(self, prepared: object, generation: Generation) -> list[Score] | Awaitable[list[Score]]:
-        """Score all completions of one group at once."""
-        raise ContractError(f"{self.label} judges single completions")
-
-
-def attempt(leaf: Leaf, prepared: object, sample: Sample, completion: Completion) -> Score:
-    """Judge one completion; whatever the leaf raises becomes an error score."""
-    try:
-        return leaf.judge(prepared, sample, completion)  # type: ignore[return-value]
-    except (Exception, SystemExit) as problem:
-        return failure(leaf.label, problem)
-
-
-def attempt_prepare(leaf: Leaf, sample: Sample) -> object:
-    """Read the reference; whatever the leaf raises becomes an error score."""
-    try:
-        return leaf.prepare(sample)
-    except (Exception, SystemExit) as problem:
-        return failure(leaf.label, problem)
-
-
-def attempt_group(leaf: Leaf, prepared: object, generation: Generation) -> list[Score]:
-    """Judge one group; whatever the leaf raises becomes an error score for each completion."""
-    try:
-        return leaf.judge_group(prepared, generation)  # type: ignore[return-value]
-    except (Exception, SystemExit) as problem:
-        return [failure(leaf.label, problem)] * len(generation.completions)
-
-
-def failure(name: str, problem: BaseException) -> Score:
-    """Return the error score for an exception. A broken contract or a wrong option stops the run instead."""
-    if isinstance(problem, (ContractError, UsageError)):
-        raise problem
-    text = _said(problem)
-    detail = f"{type(problem).__name__}: {text}" if text else type(problem).__name__
-    reason = problem.reason if isinstance(problem, (ServiceError, SandboxUnavailable)) else "raised"
-    trace = "".join(traceback.format_exception(problem))
-    return Score(None, detail + _place(problem), reason=reason, name=name, trace=trace)
-
-
-def _said(problem: BaseException) -> str:
-    """Return an exception's message as one short line."""
-    try:
-        text = " ".join(str(problem).split())
-    except Exception:  # its own __str__ is broken
-        return ""
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
-
-
-def _place(problem: BaseException) -> str:
-    """Return ` (file:line)`: where in the reward's own file it happened, and not where in a library below it."""
-    frames = traceback.extract_tb(problem.__traceback__)
-    theirs = [frame for frame in frames if os.path.dirname(frame.filename) not in _CALLERS]
-    if not theirs:
-        return ""
-    last = [frame for frame in theirs if frame.filename == theirs[0].filename][-1]
-    return f" ({Path(last.filename).name}:{last.lineno})"
 
 
 # ---------------------------------------------------------------------------------------- columns by name
@@ -191,18 +61,26 @@ def column(name: str, sample: Sample, completion: Completion | None) -> Any:
     return MISSING if known is None else known
 
 
+_UNCHANGEABLE = (str, int, float, bool, type(None), bytes, _Missing)
+
+
+def _own(value: Any) -> Any:
+    """Return a value that the function may change without anybody else noticing."""
+    return value if isinstance(value, _UNCHANGEABLE) else copy.deepcopy(value)
+
+
 def _messages(sample: Sample, completion: Completion) -> list[Any]:
     if completion.messages is not None:
-        return list(completion.messages)
+        return [_own(message) for message in completion.messages]
     return [{"role": "assistant", "content": completion.text}]
 
 
 _GIVEN: dict[str, Callable[[Sample, Completion], Any]] = {
     "completion": lambda sample, completion: completion.text,
     "messages": _messages,
-    "sample": lambda sample, completion: sample,
-    "prompt": lambda sample, completion: sample.prompt,
-    "reference": lambda sample, completion: sample.reference,
+    "sample": lambda sample, completion: _own(sample),
+    "prompt": lambda sample, completion: _own(sample.prompt),
+    "reference": lambda sample, completion: _own(sample.reference),
 }
 
 
@@ -327,11 +205,23 @@ class FunctionReward(Leaf):
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the plain function, as if it had not been decorated."""
+        """Call the plain function, as if it had not been decorated; with nothing but options, set them.
+
+        `brief("some text")` is a number, `brief(max_words=80)` is the reward with that option, as in a formula.
+        """
+        if kwargs and not args and self.signature.required and kwargs.keys() <= self.signature.options.keys():
+            return self.with_options(**kwargs)
         return self.function(*args, **kwargs)
 
     def _key(self) -> tuple[Any, ...]:
-        return (type(self), self._label, self._name, self.timeout, self.memory, _literal(self.options))
+        return (
+            type(self),
+            self._label,
+            self._name,
+            self.timeout,
+            self.memory,
+            literal(dict(sorted(self.options.items()))),
+        )
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, FunctionReward):
@@ -342,7 +232,7 @@ class FunctionReward(Leaf):
         return hash(self._key())
 
     def __repr__(self) -> str:
-        options = ", ".join(f"{name}={_literal(value)}" for name, value in self.options.items())
+        options = ", ".join(f"{name}={literal(value)}" for name, value in self.options.items())
         return f"{self._name or self._label}({options})" if options else self._name or self._label
 
     def __reduce__(self) -> tuple[Callable[..., FunctionReward], tuple[Any, ...]]:
@@ -376,7 +266,7 @@ class FunctionReward(Leaf):
             arguments[name] = value
         if self.signature.rest:
             columns = {**sample.metadata, **completion.metadata}
-            arguments = columns | arguments
+            arguments = {name: _own(value) for name, value in columns.items() if name not in arguments} | arguments
             for option in self._values:
                 arguments.pop(option, None)
         if self._async:
@@ -402,7 +292,7 @@ class FunctionReward(Leaf):
             return given
 
         def get(sample: Sample, completion: Completion) -> Any:
-            value = given(sample, completion) if given is not None else column(name, sample, completion)
+            value = given(sample, completion) if given is not None else _own(column(name, sample, completion))
             return default if value is MISSING or value is None else value
 
         return get
@@ -467,13 +357,13 @@ class GroupReward(FunctionReward):
         if name == "messages":
             return [_messages(sample, completion) for completion in completions]
         if name == "sample":
-            return sample
+            return _own(sample)
         if name in ("prompt", "reference"):
-            value = getattr(sample, name)
+            value = _own(getattr(sample, name))
         elif any(name in completion.metadata for completion in completions) or name in ("tokens", "finish_reason"):
             return _values(name, generation)
         else:
-            value = column(name, sample, None)
+            value = _own(column(name, sample, None))
         return self.signature.defaults.get(name, MISSING) if value is MISSING or value is None else value
 
 
@@ -500,10 +390,10 @@ class TrlReward(GroupReward):
         count = len(completions)
         chat = isinstance(sample.prompt, Sequence) and not isinstance(sample.prompt, str)
         known = [n for n in self.signature.arguments if any(column(n, sample, c) is not MISSING for c in completions)]
-        given: dict[str, Any] = {"reference": [sample.reference] * count}
+        given: dict[str, Any] = {"reference": [_own(sample.reference) for _ in completions]}
         for name in [*known, *sample.metadata, *_all_metadata(generation)]:
             given[name] = _values(name, generation)
-        given["prompts"] = [sample.prompt] * count
+        given["prompts"] = [_own(sample.prompt) for _ in completions]
         given["completions"] = [_messages(sample, c) if chat else c.text for c in completions]
         given["completion_ids"] = [None] * count
         given["trainer_state"] = types.SimpleNamespace(global_step=sample.step or 0)
@@ -518,7 +408,7 @@ def _ignore(*args: object, **kwargs: object) -> None:
 def _values(name: str, generation: Generation) -> list[Any]:
     """Return a column's value for each completion, None where there is none."""
     values = [column(name, generation.sample, completion) for completion in generation.completions]
-    return [None if value is MISSING else value for value in values]
+    return [None if value is MISSING else _own(value) for value in values]
 
 
 def _all_metadata(generation: Generation) -> dict[str, Any]:
@@ -637,7 +527,7 @@ def to_score(value: Any, name: str) -> Score:
     Raises:
         TypeError, ValueError: It is neither a finite number, bool, Score nor None.
     """
-    if type(value) is float:
+    if type(value) is float and math.isfinite(value):
         return Score(value, name=name)
     if value is None:
         return Score(None, "the reward returned None", name=name)
@@ -741,7 +631,7 @@ def _hint(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
         scope = getattr(inner, "__globals__", None) or getattr(type(inner).__call__, "__globals__", {})
         holder = types.SimpleNamespace(__annotations__={parameter.name: annotation})
         try:
-            return typing.get_type_hints(holder, scope)[parameter.name]
+            return typing.get_type_hints(holder, scope, include_extras=True)[parameter.name]
         except Exception:  # a name that only a type checker can find says nothing at run time
             annotation = parameter.empty
     if annotation is not parameter.empty:
@@ -777,14 +667,3 @@ def _function_name(function: Callable[..., Any]) -> str:
 def _is_async(function: Callable[..., Any]) -> bool:
     inner: Any = _inner(function)
     return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(type(inner).__call__)
-
-
-def _literal(value: Any) -> str:
-    """Return a value as a literal of the formula grammar."""
-    if isinstance(value, str):
-        return "'" + value.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n") + "'"
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_literal(k)}: {_literal(v)}" for k, v in value.items()) + "}"
-    if isinstance(value, Sequence):
-        return "[" + ", ".join(_literal(item) for item in value) + "]"
-    return repr(value)

@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any
 from rewardkit import recipe
 from rewardkit.compose import Reward
 from rewardkit.engine import Engine
-from rewardkit.reward import Leaf, as_reward
+from rewardkit.leaf import Leaf
+from rewardkit.reward import as_reward
 from rewardkit.targets import travels
 from rewardkit.types import Completion, Generation, Sample, Score
 from rewardkit.verifier import Verifier

@@ -45,6 +45,8 @@ COMPLETION_REASONS: frozenset[str] = frozenset(get_args(BlameCompletion))
 REFERENCE_REASONS: frozenset[str] = frozenset(get_args(BlameReference))
 MACHINE_REASONS: frozenset[str] = frozenset(get_args(BlameMachine))
 
+_ALL_REASONS = COMPLETION_REASONS | REFERENCE_REASONS | MACHINE_REASONS
+
 Message = Mapping[str, Any]
 
 _ASSISTANT = ("assistant", "gpt", "model")
@@ -155,6 +157,13 @@ class Generation(msgspec.Struct, frozen=True):
     start: int = 0
     where: str = ""
     key: int = 0
+
+    def __post_init__(self) -> None:
+        if type(self.sample) is not Sample:
+            raise TypeError(f"a generation's sample is a Sample, got {type(self.sample).__name__}")
+        for completion in self.completions:
+            if type(completion) is not Completion:
+                raise TypeError(f"a generation's completions are Completions, got {type(completion).__name__}")
 
 
 def finite(value: object, what: str) -> float:
@@ -278,9 +287,9 @@ class Score(msgspec.Struct, frozen=True):
 
     @property
     def why(self) -> str:
-        """Reason and detail as one line: `wrong: 12 is not 13`."""
+        """Reason and detail as one line, `wrong: 12 is not 13`; a detail that reads like a reason says `note:`."""
         if self.reason is None:
-            return self.detail
+            return f"note: {self.detail}" if self.detail.partition(":")[0] in _ALL_REASONS else self.detail
         return f"{self.reason}: {self.detail}" if self.detail else self.reason
 
     @property

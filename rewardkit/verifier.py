@@ -33,8 +33,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
 from rewardkit import targets
 from rewardkit.compose import Reward
 from rewardkit.errors import ContractError, OptionError, nearest
+from rewardkit.leaf import Leaf, Placement
 from rewardkit.number import read_number
-from rewardkit.reward import Leaf, Placement
 from rewardkit.types import BlameReference, Completion, Sample, Score, Verdict
 
 
@@ -104,6 +104,8 @@ class _Made(_ModelMetaclass):
     _refuse_unknown: Callable[[Mapping[str, Any]], None]
 
     def __call__(cls, *arguments: Any, **options: Any) -> Any:
+        if arguments:
+            raise OptionError(f"{cls._label}: options are given by name, got {arguments[0]!r}")
         cls._refuse_unknown(options)
         try:
             return super().__call__(*arguments, **options)

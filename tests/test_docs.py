@@ -44,7 +44,9 @@ def replay(session: str, folder: Path) -> None:
         done = subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, text=True, encoding="utf-8")
         shown = done.stdout + done.stderr
         pattern = r"\s+".join(re.escape(word).replace(r"\.\.\.", ".*?") for word in expected.split())
-        assert re.fullmatch(rf"\s*{pattern}\s*", shown, re.DOTALL), f"$ {command}\n--- documented\n{expected}\n--- printed\n{shown}"
+        assert re.fullmatch(rf"\s*{pattern}\s*", shown, re.DOTALL), (
+            f"$ {command}\n--- documented\n{expected}\n--- printed\n{shown}"
+        )
 
 
 def test_every_command_and_builtin_is_documented() -> None:
@@ -53,7 +55,11 @@ def test_every_command_and_builtin_is_documented() -> None:
 
     text = "".join((ROOT / page).read_text(encoding="utf-8") for page in PAGES)
     names = [*COMMANDS, *(entry.name for entry in load([]).registry.entries("verifier", "reward", "reader"))]
-    assert [name for name in names if f"`{name}`" not in text and f"## {name}" not in text and f"rewardkit {name}" not in text] == []
+    assert [
+        name
+        for name in names
+        if f"`{name}`" not in text and f"## {name}" not in text and f"rewardkit {name}" not in text
+    ] == []
 
 
 def test_links_between_pages_lead_somewhere() -> None:

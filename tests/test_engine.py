@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -19,6 +21,7 @@ from rewardkit import (
     Generation,
     Reward,
     Sample,
+    Score,
     ServiceError,
     UsageError,
     Verdict,
@@ -196,10 +199,14 @@ def test_missing_columns_are_named_before_anything_is_scored() -> None:
         calls.append(completion)
         return 1.0
 
-    with pytest.raises(ColumnError, match=r"sample 0: wants needs column 'keywords', found columns keyword; did you mean keyword\?"):
+    with pytest.raises(
+        ColumnError, match=r"sample 0: wants needs column 'keywords', found columns keyword; did you mean keyword\?"
+    ):
         list(score(wants, [generation("a", keyword="x")]))
     assert calls == []
-    with pytest.raises(ColumnError, match=r"gsm8k needs a reference.*found columns question, answr; did you mean answr\?"):
+    with pytest.raises(
+        ColumnError, match=r"gsm8k needs a reference.*found columns question, answr; did you mean answr\?"
+    ):
         list(score(parse("gsm8k"), [generation("a", reference=None, question="q", answr="3")]))
 
 
@@ -240,11 +247,15 @@ def test_a_deadline_needs_a_reward_that_can_travel() -> None:
     def local(completion: str) -> float:
         return 1.0
 
-    with pytest.raises(UsageError, match="'local' has a deadline.*move it to the top of a file"):
+    with pytest.raises(UsageError, match=r"'local' has a deadline.*move it to the top of a file"):
         Engine(local)
 
 
-def test_group_rewards_see_a_group_that_the_file_spreads_over_rows() -> None:
+def spread(text: str, key: int, start: int, **columns: object) -> Generation:
+    return Generation(Sample(key, "q", columns.get("answer"), columns), (Completion(text),), None, start, "", key)
+
+
+def test_group_rewards_see_a_group_that_the_file_spreads_over_rows_and_the_file_s_order_stays() -> None:
     sizes: list[int] = []
 
     @group_reward
@@ -252,13 +263,111 @@ def test_group_rewards_see_a_group_that_the_file_spreads_over_rows() -> None:
         sizes.append(len(completions))
         return [float(i) for i in range(len(completions))]
 
-    def row(text: str, key: int, start: int) -> Generation:
-        return Generation(Sample(key, "q"), (Completion(text),), None, start, "", key)
-
-    rows = [row("a", 1, 0), row("b", 2, 0), row("c", 1, 1), row("d", 2, 1), row("e", 1, 2)]
+    rows = [spread("a", 1, 0), spread("b", 2, 0), spread("c", 1, 1), spread("d", 2, 1), spread("e", 1, 2)]
     results = list(score(whole, rows))
     assert sizes == [3, 2]
-    assert [[c.text for c in r.generation.completions] for r in results] == [["a", "c", "e"], ["b", "d"]]
+    assert [r.generation for r in results] == rows
+    assert [r.scores["whole"][0].value for r in results] == [0.0, 0.0, 1.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("name", ["inline", "later", "in_process"])
+def test_a_group_reward_beside_them_changes_no_other_reward(name: str) -> None:
+    """Each row keeps its own reference and columns, also where rows of one group differ in them."""
+
+    @group_reward
+    def whole(completions: list[str]) -> list[float]:
+        return [1.0 for _ in completions]
+
+    @reward
+    def own_column(completion: str, pred: int) -> float:
+        return float(pred)
+
+    rows = [spread("x" * i, i // 4 + 1, i % 4, pred=i, answer=i) for i in range(16)]
+    alone = list(score({"column": own_column, "other": in_file(name), "gold": parse("exact")}, rows))
+    beside = list(score({"g": whole, "column": own_column, "other": in_file(name), "gold": parse("exact")}, rows))
+    for a, b in zip(alone, beside, strict=True):
+        assert a.generation == b.generation
+        for column in a.scores:
+            assert [s.value for s in a.scores[column]] == [s.value for s in b.scores[column]]
+
+
+@pytest.mark.parametrize("limit", [None, 30])
+def test_a_timeout_error_of_the_reward_s_own_is_its_error_and_not_our_deadline(limit: float | None) -> None:
+    @reward(timeout=limit)
+    async def asks(completion: str) -> float:
+        raise TimeoutError("the client gave up")
+
+    answer = score_text(asks, "x")
+    assert (answer.reason, answer.detail.partition(" (")[0]) == ("raised", "TimeoutError: the client gave up")
+
+
+@pytest.mark.parametrize(
+    "problem", [SystemExit(1), KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit()], ids=repr
+)
+@pytest.mark.parametrize("limit", [None, 30])
+def test_nothing_that_an_async_reward_raises_ends_the_loop(problem: BaseException, limit: float | None) -> None:
+    @reward(timeout=limit)
+    async def ends(completion: str) -> float:
+        if completion == "bad":
+            raise problem
+        return 1.0
+
+    (scored,) = score(ends, [generation("good", "bad", "good")])
+    assert [s.reason for s in scored.scores["ends"]] == [None, "raised", None]
+
+
+def test_threads_that_never_come_back_are_bounded_and_the_rest_fails_at_once() -> None:
+    before = threading.active_count()
+    rows = [generation("a", "b", id=i) for i in range(40)]
+    with Engine(in_file("NeverAnswers"), concurrency=4) as engine:
+        states = [answer.reason for r in engine.score(rows) for answer in next(iter(r.scores.values()))]
+        assert threading.active_count() <= before + 4 * 4 + 2
+    assert states == ["service"] * 80
+
+
+def test_memory_errors_are_the_completion_s_wherever_the_reward_runs() -> None:
+    @reward
+    def greedy(completion: str) -> float:
+        raise MemoryError
+
+    assert (score_text(greedy, "x").value, score_text(greedy, "x").reason) == (0.0, "memory")
+
+
+def test_an_abandoned_stream_neither_hangs_nor_complains_at_the_end_of_the_process() -> None:
+    code = (
+        "from rewardkit import parse, score, Generation, Sample, Completion\n"
+        f"reward = parse(\"'{HERE}:in_process'\") + parse(\"'{HERE}:later'\")\n"
+        "rows = [Generation(Sample(i), (Completion('x'),)) for i in range(500)]\n"
+        "stream = score(reward, rows)\n"
+        "print(next(stream).scores['total'][0].value)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr, done.returncode) == ("2.0\n", "", 0)
+
+
+def test_a_detail_that_reads_like_a_reason_is_marked_where_it_is_written_as_one_line() -> None:
+    @reward
+    def says(completion: str) -> Score:
+        return Score(0.5, "timeout: took long")
+
+    answer = score_text(says, "x")
+    assert (answer.reason, answer.why) == (None, "note: timeout: took long")
+
+
+def test_formulas_are_taken_as_text_and_what_is_no_stream_of_generations_is_refused() -> None:
+    assert score_text("gsm8k", "#### 3", reference=3).value == 1.0
+    assert values("length(at_most=5)", [generation("a b")]) == [[1.0]]
+    for wrong in ("d.jsonl", generation("a"), [{"completion": "a"}]):
+        with pytest.raises(UsageError, match="read_generations"):
+            list(score("gsm8k", wrong))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="completions are Completions, got str"):
+        Generation(Sample(0), ("a",))  # type: ignore[arg-type]
+
+
+def test_a_suggested_reference_is_never_the_prompt() -> None:
+    with pytest.raises(ColumnError) as wrong:
+        list(score("exact", [generation("a", reference=None, question="q", generated_text="a", gt="a")]))
+    assert "did you mean gt?" in str(wrong.value)
 
 
 def test_lazy_parts_are_asked_only_where_they_count_also_outside() -> None:

@@ -229,3 +229,16 @@ def test_no_text_raises(text):
     for rule in (hash_marker, boxed, answer_phrase, last_number, tagged, fenced_code, final_line):
         found = rule(text)
         assert found is None or text[found.start :].startswith(found.text)
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "question\n<think>\n",
+        [{"role": "user", "content": "q"}, {"role": "assistant", "content": "<think>"}],
+        [{"role": "user", "content": [{"type": "text", "text": "q"}, {"type": "text", "text": "<think>\n"}]}],
+        [{"from": "gpt", "value": "<think>"}],
+    ],
+)
+def test_a_prompt_opens_thinking_as_text_as_chat_and_as_a_list_of_parts(prompt):
+    assert opens_thinking(prompt)

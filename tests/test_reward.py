@@ -13,22 +13,19 @@ import sys
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import pydantic
 import pytest
 
 from rewardkit.engine import score
 from rewardkit.errors import ContractError, OptionError, SandboxUnavailable, ServiceError, UsageError
+from rewardkit.leaf import Leaf, attempt, attempt_group, attempt_prepare, failure
 from rewardkit.reward import (
     FunctionReward,
     GroupReward,
-    Leaf,
     TrlReward,
     as_reward,
-    attempt,
-    attempt_group,
-    attempt_prepare,
-    failure,
     from_trl,
     group_reward,
     memory_bytes,
@@ -607,7 +604,7 @@ def test_service_and_sandbox_failures_are_reasons_of_their_own(problem: Exceptio
     assert failure("f", problem).reason == reason
 
 
-@pytest.mark.parametrize("problem", [KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError()], ids=repr)
+@pytest.mark.parametrize("problem", [KeyboardInterrupt()], ids=repr)
 def test_interrupts_pass(problem: BaseException) -> None:
     def f(**columns: Any) -> float:
         raise problem
@@ -837,3 +834,64 @@ def test_memory_sizes(given: Any, size: int | None) -> None:
 def test_wrong_memory_sizes(wrong: Any) -> None:
     with pytest.raises(OptionError, match="memory is a size such as '512MB' or '2GiB'"):
         memory_bytes(wrong, "f")
+
+
+def test_bounds_of_an_annotated_option_are_checked_when_it_is_given() -> None:
+    def f(completion: str, *, share: Annotated[float, pydantic.Field(ge=0, le=1)] = 0.5) -> float:
+        return share
+
+    assert reward(f).with_options(share=1).options == {"share": 1.0}
+    with pytest.raises(OptionError, match="less than or equal to 1"):
+        reward(f).with_options(share=1.5)
+
+
+@pytest.mark.parametrize("problem", [GeneratorExit(), asyncio.CancelledError(), SystemExit(3)], ids=repr)
+def test_what_only_looks_like_an_interrupt_is_an_error_of_its_row(problem: BaseException) -> None:
+    def f(**columns: Any) -> float:
+        raise problem
+
+    assert judge(f).reason == "raised"
+    assert [answer.reason for answer in judge_group(group_reward(f))] == ["raised"] * 2
+
+
+def test_options_can_be_set_by_a_call_with_nothing_else_as_in_a_formula() -> None:
+    def f(completion: str, *, n: int = 1) -> float:
+        return float(n)
+
+    made = reward(f)
+    assert made(n=3) == made.with_options(n=3) and made(n=3)("text") == 1.0 and made("text", n=3) == 3.0
+    with pytest.raises(OptionError):
+        made(n="3")
+    with pytest.raises(TypeError):
+        made(m=3)
+
+
+def test_a_reward_that_changes_what_it_is_given_changes_nothing_for_others() -> None:
+    def spoil(
+        completion: str, prompt: Any, messages: Any, reference: Any, tags: Any, sample: Any, **rest: Any
+    ) -> float:
+        for value in (prompt, messages, reference, tags, rest["more"], sample.metadata["tags"]):
+            value.append("spoiled")
+        return 1.0
+
+    def spoil_group(completions: Any, prompt: Any, reference: Any, tags: Any) -> list[float]:
+        for value in (prompt, reference, tags):
+            value.append("spoiled")
+        return [1.0 for _ in completions]
+
+    def spoil_trl(completions: Any, prompts: Any, tags: Any, **rest: Any) -> list[float]:
+        for value in (completions[0], prompts[0], tags[0], rest["more"][0]):
+            value.append("spoiled")
+        completions[0][0]["content"] = "spoiled"
+        return [1.0 for _ in completions]
+
+    def fresh() -> Generation:
+        completion = Completion.from_messages([{"role": "assistant", "content": "x"}])
+        sample = Sample(0, [{"role": "user", "content": "q"}], ["gold"], {"tags": ["a"], "more": ["b"]})
+        return Generation(sample, (completion,))
+
+    given = fresh()
+    for made in (reward(spoil), group_reward(spoil_group), from_trl(spoil_trl)):
+        (scored,) = score(made, [given])
+        assert [answer.value for answers in scored.scores.values() for answer in answers] == [1.0]
+    assert given == fresh()

@@ -21,7 +21,8 @@ from pydantic import Field
 
 from rewardkit.engine import score_text
 from rewardkit.errors import ContractError, OptionError
-from rewardkit.reward import as_reward, attempt, attempt_prepare
+from rewardkit.leaf import attempt, attempt_prepare
+from rewardkit.reward import as_reward
 from rewardkit.targets import load_target
 from rewardkit.types import Completion, Sample, Score, Verdict
 from rewardkit.verifier import Number, Reference, Verifier

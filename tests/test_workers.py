@@ -32,7 +32,8 @@ import pytest
 
 from rewardkit import workers as workers_module
 from rewardkit.errors import ContractError, UsageError, WorkerError
-from rewardkit.reward import FunctionReward, Leaf, TrlReward, reward
+from rewardkit.leaf import Leaf
+from rewardkit.reward import FunctionReward, TrlReward, reward
 from rewardkit.targets import load_file
 from rewardkit.types import Completion, Generation, Sample, Score
 from rewardkit.workers import WorkerPool

@@ -6,6 +6,7 @@ This is the one place where errors become messages and exit codes: 0 done; 1 a b
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from typing import TYPE_CHECKING
@@ -94,18 +95,21 @@ def run(arguments: Sequence[str]) -> int:
     if not arguments:
         run(["--help"])
         return 2
+    stdout = sys.stdout
     try:
         result = app.main(arguments, prog_name="rewardkit", standalone_mode=False)
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as done:
         return done.exit_code
+    except click.UsageError as problem:
+        return _report(f"{problem.format_message()} `{_command_path(problem)} --help` shows the usage", 2)
     except click.ClickException as problem:
         return _report(problem.format_message(), 2)
     except (KeyboardInterrupt, click.Abort):
         return _report("interrupted", 130)
     except SystemExit:
         # That is how click ends when the reader of our output has gone (`| head`), which is no missed bar.
-        if isinstance(sys.stdout, click.utils.PacifyFlushWrapper):
+        if sys.stdout is not stdout:  # click has wrapped it, to keep it silent at Python's own exit
             return 0
         raise
     except Exception as problem:
@@ -114,6 +118,10 @@ def run(arguments: Sequence[str]) -> int:
 
             traceback.print_exc()
         return _report_exception(problem)
+
+
+def _command_path(problem: click.UsageError) -> str:
+    return problem.ctx.command_path if problem.ctx is not None else "rewardkit"
 
 
 def _report_exception(problem: Exception) -> int:
@@ -136,7 +144,8 @@ def _say(message: str) -> None:
     """Print a message on stderr. It may span lines (rows that are shown); each is made safe for a terminal."""
     from rewardkit.display import visible
 
-    click.echo("rewardkit: " + "\n".join(visible(line, limit=2000) for line in message.split("\n")), err=True)
+    with contextlib.suppress(OSError):  # a full or closed standard error must not change the exit code
+        click.echo("rewardkit: " + "\n".join(visible(line, limit=2000) for line in message.split("\n")), err=True)
 
 
 def main() -> None:

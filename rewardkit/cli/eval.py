@@ -23,7 +23,7 @@ from rewardkit.report.terminal import Progress, is_terminal, render_summary, wan
 from rewardkit.run import Observer, Outcome, Plan, evaluate, readers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from rewardkit.compose import Reward
     from rewardkit.types import Score
@@ -133,12 +133,32 @@ def command(
     stream = sys.stderr if as_json else stdout
     show = _Show(stream, quiet=quiet)
     try:
-        with show.progress, contextlib.redirect_stdout(prints):
+        with show.progress, contextlib.redirect_stdout(prints), _nothing_to(stdout, when=as_json or quiet):
             outcome = evaluate(plan, show)
     except KeyboardInterrupt:
         return show.interrupted()
     _print(outcome, stream, as_json=as_json, quiet=quiet)
     return _verdict(outcome, limits, max_error_rate)
+
+
+@contextlib.contextmanager
+def _nothing_to(stdout: Any, *, when: bool) -> Iterator[None]:
+    """While it lasts, what a reward's own processes and libraries write to standard output goes to standard error."""
+    try:
+        descriptor, other = stdout.fileno(), sys.stderr.fileno()
+    except (AttributeError, OSError, ValueError):  # no real files, as in a test
+        when = False
+    if not when:
+        yield
+        return
+    stdout.flush()
+    kept = os.dup(descriptor)
+    os.dup2(other, descriptor)
+    try:
+        yield
+    finally:
+        os.dup2(kept, descriptor)
+        os.close(kept)
 
 
 class _Show(Observer):
@@ -164,7 +184,7 @@ class _Show(Observer):
         kept = "nothing was scored yet"
         if self.folder is not None and self.progress.done:
             folder = visible(path_text(self.folder), limit=300)
-            kept = f"{self.progress.done:,} completions are kept in {folder}; the same command with --resume goes on"
+            kept = f"what was scored so far is kept in {folder}; the same command with --resume goes on"
         click.echo(f"rewardkit: interrupted; {kept}", err=True)
         return 130
 
@@ -179,7 +199,9 @@ class _Show(Observer):
 
 
 def _map_line(records: Records) -> str:
-    how = f"   ({', '.join(records.guessed)} guessed; change with --map)" if records.guessed else ""
+    known = [role for role, path in records.map.items() if path is not None]
+    which = "" if set(known) <= set(records.guessed) else f"{', '.join(records.guessed)} "
+    how = f"   ({which}guessed; change with --map)" if records.guessed else ""
     return f"read   {records.format or 'an empty file'}   {visible(records.describe(), limit=300)}{how}"
 
 

@@ -17,9 +17,10 @@ from rewardkit.cli.columns import aligned
 from rewardkit.compose import Reward
 from rewardkit.display import visible
 from rewardkit.errors import UnknownName
+from rewardkit.leaf import Leaf
 from rewardkit.plugins import load_plugins
 from rewardkit.registry import Entry, Registry
-from rewardkit.reward import FunctionReward, Leaf
+from rewardkit.reward import FunctionReward
 from rewardkit.targets import load_target, target_of
 from rewardkit.verifier import Verifier
 
@@ -52,21 +53,24 @@ def _lines(name: str, reward: Reward, registry: Registry) -> list[str]:
     if isinstance(reward, Verifier):
         return _verifier_lines(type(reward), registry, reward)
     if not isinstance(reward, Leaf):
-        parts = [(leaf.label, leaf.formula) for leaf in reward.leaves()]
-        return [
-            f"{visible(name)}: a composition",
-            "",
-            f"  {visible(reward.formula, limit=2000)}",
-            "",
-            "Parts",
-            aligned(parts),
-        ]
+        return _composition_lines(name, reward, registry)
     entry = registry.by_target(reward.target)
     lines, described = _head(reward, "reward", entry, reward.target, reward.label)
     if isinstance(reward, FunctionReward):
         lines += _function_options(reward, described)
     lines += ["", f"Needs: {', '.join(reward.needs) or 'nothing but the completion'}"]
     return lines + _tail("async" if reward.is_async else reward.placement, reward.timeout, reward, registry)
+
+
+def _composition_lines(name: str, reward: Reward, registry: Registry) -> list[str]:
+    preset = next((entry for entry in registry.entries("reward") if entry.name == name), None)
+    head = f"{name}  (preset, {preset.owner})" if preset else f"{name}  (a composition)"
+    lines = [visible(head, limit=400), ""]
+    if preset:
+        lines += [visible(preset.summary, limit=400) + ".", ""]
+    lines += [f"  {visible(reward.formula, limit=2000)}", "", "Parts"]
+    lines.append(aligned([(leaf.label, leaf.formula) for leaf in reward.leaves()]))
+    return [*lines, "", f"content hash  {recipe.content_hash(reward, registry)}"]
 
 
 def _verifier_lines(kind: type[Verifier[Any]], registry: Registry, made: Leaf | None = None) -> list[str]:

@@ -18,6 +18,7 @@ from rewardkit.types import Score
 _OWN_OPTION = {
     "reference": "give it with --reference",
     "prompt": "give it with --prompt",
+    "step": "give it with --step",
     "text": "it is the second argument",
     "reward": "it is the first argument",
 }
@@ -32,17 +33,26 @@ _OWN_OPTION = {
     "--column", "columns", multiple=True, metavar="NAME=VALUE",
     help="Any other column: 12, true, [1, 2] as in JSON, or plain text. May be repeated.",
 )  # fmt: skip
-def command(formula: str, text: str, reference: str | None, prompt: str, columns: tuple[str, ...]) -> None:
-    """Score TEXT (- reads it from standard input) with a reward and explain the result."""
+@click.option("--step", type=click.IntRange(0), metavar="N", help="The training step, for schedules.")
+def command(
+    formula: str, text: str, reference: str | None, prompt: str, columns: tuple[str, ...], step: int | None
+) -> int:
+    """Score TEXT (- reads it from standard input) with a reward and explain the result.
+
+    The exit code is 3 when the reward ends in an error, else 0.
+    """
     if text == "-":
         text = sys.stdin.buffer.read().decode("utf-8", "replace")
     rewards = recipe.parse_columns([formula])
     given = dict(_column(column) for column in columns)
+    code = 0
     for name, reward in rewards.items():
-        scored = score_text(reward, text, reference=_value(reference), prompt=prompt, **given)
+        scored = score_text(reward, text, reference=_value(reference), prompt=prompt, step=step, **given)
         click.echo("\n".join(explain(msgspec.structs.replace(scored, name=name))))
         for line in (scored.trace or "").splitlines():
             click.echo(visible(line, limit=400), err=True)
+        code = 3 if scored.state == "error" else code
+    return code
 
 
 def explain(scored: Score, depth: int = 0) -> list[str]:

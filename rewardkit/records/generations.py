@@ -49,17 +49,31 @@ def _plain(value: Any) -> Any:
 
 _encode = msgspec.json.Encoder(enc_hook=_plain).encode
 
+# What a terminal or an editor acts on and JSON lets stand, as UTF-8: DEL, the C1 controls, bidirectional marks and
+# overrides, zero-width characters, the line and paragraph separators, the byte-order mark.
+_ACTIVE = re.compile(rb"\x7f|\xc2[\x80-\x9f]|\xd8\x9c|\xe2(?:\x80[\x8b-\x8f\xa8-\xae]|\x81[\xa0-\xaf])|\xef\xbb\xbf")
+
 
 def encode_json(value: Any) -> bytes:
-    """Return strict JSON: NaN and infinities become null, lone surrogates U+FFFD.
+    """Return strict JSON in UTF-8: NaN and infinities become null, lone surrogates U+FFFD.
+
+    Characters that are not seen but acted on (controls, reading order, zero width) are written as escapes, so that a
+    file of a model's texts can be looked at in a terminal; decoding gives the same text.
 
     Raises:
         TypeError: The value holds something that JSON cannot.
     """
     try:
-        return _encode(value)
+        data = _encode(value)
     except UnicodeEncodeError:
-        return _encode(clean(msgspec.to_builtins(value, enc_hook=_plain)))
+        data = _encode(clean(msgspec.to_builtins(value, enc_hook=_plain)))
+    if data.isascii() and b"\x7f" not in data:
+        return data
+    return _ACTIVE.sub(_escape, data)
+
+
+def _escape(found: re.Match[bytes]) -> bytes:
+    return b"\\u%04x" % ord(found[0].decode())
 
 
 def generation_line(generation: Generation) -> bytes:

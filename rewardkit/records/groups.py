@@ -1,12 +1,14 @@
 """Which completions belong to one group.
 
 The key of a group is a 64-bit hash of what it is about, never of where it stands, so a group may be spread over
-rows, files and runs. Two rows with one id but another prompt or reference are two groups, and are counted.
+rows, files and runs. Two rows with one id but another prompt or reference are two groups, and are counted. Models
+and training steps are always apart.
 """
 
 from __future__ import annotations
 
 import hashlib
+import sys
 from array import array
 from collections.abc import Iterable
 from typing import Any
@@ -37,9 +39,9 @@ def group_key(model: str | None, id: str | int, step: int | None, prompt: Any, r
     return int.from_bytes(digest([model, id, step, prompt, reference]))
 
 
-def named_group_key(model: str | None, group: Any) -> int:
+def named_group_key(model: str | None, step: int | None, group: Any) -> int:
     """Return the identity of a group that a field of the file names."""
-    return int.from_bytes(digest([model, "group", group]))
+    return int.from_bytes(digest([model, "group", step, group]))
 
 
 def content_id(step: int | None, prompt: Any, reference: Any) -> str:
@@ -50,12 +52,17 @@ def content_id(step: int | None, prompt: Any, reference: Any) -> str:
 class Groups:
     """Gives each generation its id, its key, and the place of its first completion within its group.
 
+    Args:
+        by_task: Where a row has a group, it is the one of its step, prompt and reference, whatever its id: what is
+            meant when the group was guessed and not given.
+
     Attributes:
         duplicate_ids: Rows whose id was seen before with another prompt or reference.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, by_task: bool = False) -> None:
         self.duplicate_ids = 0
+        self._by_task = by_task
         self._sizes = _Sizes()
 
     def place(
@@ -72,21 +79,32 @@ class Groups:
         if id is None:
             id = content_id(step, prompt, reference)
         if group is not MISSING and group is not None:
-            key = named_group_key(model, group)
+            if self._by_task:
+                key = group_key(model, "", step, prompt, reference)
+            else:
+                key = named_group_key(model, step, group)
             return id, key, self._sizes.add(key, key, count)
         key = group_key(model, id, step, prompt, reference)
         return id, key, self.start(model, id, step, key, count)
 
     def start(self, model: str | None, id: str | int, step: int | None, key: int, count: int) -> int:
         """Return how many completions of the group came before, and count `count` more."""
-        # As text below zero, since hash(-1) == hash(-2).
-        name = id if type(id) is str or id >= 0 else f"{id} "  # type: ignore[operator]
-        slot = hash((name, step, model)) & 0xFFFF_FFFF_FFFF_FFFF
+        name = id if type(id) is str or 0 <= id < _MODULUS else _apart(id)  # type: ignore[operator, arg-type]
+        when = step if step is None or 0 <= step < _MODULUS else _apart(step)
+        slot = hash((name, when, model)) & 0xFFFF_FFFF_FFFF_FFFF
         start = self._sizes.add(slot, key, count)
         if start < 0:
             self.duplicate_ids += 1
             start = self._sizes.add(key, key, count)
         return start
+
+
+_MODULUS = sys.hash_info.modulus
+
+
+def _apart(number: int) -> tuple[str]:
+    """Return a negative or huge integer so that its hash is its own: those of -1 and -2, and of 0 and 2**61-1, agree."""
+    return (f"{number:x}",)
 
 
 _FEW = 100_000  # entries up to which a dict, which is faster, stays below 20 MB

@@ -44,9 +44,12 @@ class Guess(msgspec.Struct, frozen=True):
         return not self.why
 
 
-def guess(rows: Sequence[Row], given: FieldMap) -> Guess:
-    """Return `given` filled up with guesses for the roles that it does not mention."""
-    return _Guesser([row.fields for row in rows], given).run()
+def guess(rows: Sequence[Row], given: FieldMap, unit: str = "line") -> Guess:
+    """Return `given` filled up with guesses for the roles that it does not mention; `unit` is what rows are counted in.
+
+    A guessed group means the rows of one model, step, prompt and reference; its path is that of the prompt.
+    """
+    return _Guesser([row.fields for row in rows], given, [f"{unit} {row.line}" for row in rows]).run()
 
 
 def models_of(rows: Sequence[Row], completion: Path | None) -> list[str]:
@@ -77,9 +80,10 @@ def _value(value: Any) -> str:
 
 
 class _Guesser:
-    def __init__(self, rows: Rows, given: FieldMap) -> None:
+    def __init__(self, rows: Rows, given: FieldMap, places: Sequence[str]) -> None:
         self.rows = rows
         self.given = given
+        self.places = places
         self.columns = list(dict.fromkeys(name for fields in rows for name in fields))
         self.found: dict[str, Path | None] = {}
         self.why: list[str] = []
@@ -120,8 +124,13 @@ class _Guesser:
         for rank in names.COMPLETION:
             paths = {name: path for name in rank if (path := self._as_completion(name)) is not None}
             distinct = self._distinct(list(paths))
-            if star is not None and paths and rank not in names.COMPLETION[:3]:
+            odd = [odd for name in rank if name not in paths and (odd := self._odd(name)) is not None]
+            if star is not None and (paths or odd) and rank not in names.COMPLETION[:3]:
                 break
+            if odd:
+                why = "; ".join(f"{path} looks like the completion, but {what}" for path, what in odd)
+                self._doubt("completion", [str(path) for path in (*dict(odd), *map(paths.get, distinct))], why)
+                return
             if len(distinct) > 1 or (star is not None and distinct):
                 several = [str(paths[name]) for name in distinct] + ([str(star)] if star else [])
                 self._doubt("completion", several, f"{' and '.join(several)} could each be the completion")
@@ -133,7 +142,7 @@ class _Guesser:
             self.found["completion"] = star
             return
         self.why.append("no field looks like a completion (does the file hold problems without model outputs?)")
-        possible = [name for name in self.columns if name not in self.taken and any(map(is_output, self._values(name)))]
+        possible = [name for name in self.columns if name not in self.taken and self._plausible(name)]
         possible.sort(key=lambda name: -sum(len(v) for v in self._values(name) if isinstance(v, str)))
         self.candidates["completion"] = tuple(str(Path((name,))) for name in possible[:8])
 
@@ -154,6 +163,32 @@ class _Guesser:
         if all(isinstance(value, dict) for value in values):
             return self._inside((name,), values)
         return Path((name,)) if all(map(is_output, values)) else None
+
+    def _plausible(self, name: str) -> bool:
+        """Whether a column whose name is not known may hold completions: outputs, under a name that speaks of some."""
+        spoken = any(word in name.lower() for word in names.COMPLETION_WORDS)
+        return spoken and name not in names.OTHER and _mostly(is_output, self._values(name))
+
+    def _odd(self, name: str) -> tuple[Path, str] | None:
+        """Return path and odd value of a column whose name and most of whose values are a completion's."""
+        if name not in self.columns or name in self.taken:
+            return None
+        every = ((fields.get(name), at) for fields, at in zip(self.rows, self.places, strict=True))
+        cells = [(value, at) for value, at in every if value is not None]
+        lists = [(value, at) for value, at in cells if isinstance(value, list) and not is_chat(value)]
+        items = [(item, at) for value, at in lists for item in value if item is not None]
+        path, holds = Path((name,)), "is"
+        if name in names.COMPLETION[-1]:
+            odd = _odd_one(is_chat, cells)
+        elif len(lists) == len(cells):
+            path, holds = Path((name, EACH)), "holds"
+            odd = _odd_one(is_output, items)
+        elif 2 * len(lists) > len(cells):
+            path = Path((name, EACH))
+            odd = _odd_one(lambda value: isinstance(value, list), cells)
+        else:
+            odd = _odd_one(is_output, cells)
+        return None if odd is None else (path, f"in {odd[1]} it {holds} {describe(odd[0])}")
 
     def _listed(self, steps: tuple[Step, ...], items: list[Any]) -> Path | None:
         objects = [item for item in items if isinstance(item, dict)]
@@ -194,12 +229,12 @@ class _Guesser:
         self._sample_role("prompt", names.PROMPT, completion, self._is_prompt)
         self._reference(completion)
         self._label(completion)
-        self._first("id", names.ID, lambda v: isinstance(v, str) or _is_integer(v))
-        self._first("step", names.STEP, lambda v: _is_integer(v) or (isinstance(v, str) and v.isdigit()))
+        self._first("id", names.ID, lambda v: not isinstance(v, list))
+        self._first("step", names.STEP, _is_step)
         self._first("model", names.MODEL, lambda v: isinstance(v, str))
         self._per_completion("tokens", names.TOKENS, completion, _is_integer)
         self._per_completion("finish_reason", names.FINISH, completion, lambda v: isinstance(v, str))
-        self._per_completion("error", names.ERROR, completion, lambda v: isinstance(v, (str, bool, dict)))
+        self._per_completion("error", names.ERROR, completion, _is_error)
         self._group()
 
     def _is_prompt(self, value: Any) -> bool:
@@ -210,14 +245,14 @@ class _Guesser:
             return
         if role == "prompt" and self._is_conversation(completion):
             present = [name for name in names.flat(names.PROMPT[:3]) if name in self.columns and name not in self.taken]
-            if not any(all(map(fits, self._values(name))) and self._values(name) for name in present):
+            if not any(_mostly(fits, self._values(name)) for name in present):
                 self.found[role] = completion
                 return
         for rank in ranks:
             fitting = [
                 name
                 for name in rank
-                if name in self.columns and name not in self.taken and (v := self._values(name)) and all(map(fits, v))
+                if name in self.columns and name not in self.taken and _mostly(fits, self._values(name))
             ]
             distinct = self._distinct(fitting)
             if len(distinct) > 1:
@@ -272,9 +307,14 @@ class _Guesser:
         if not self._wanted(role):
             return
         for name in names.flat(ranks):
-            if self._free(name) and (values := self._values(name)) and all(map(fits, values)):
+            if self._free(name) and self._fits(role, fits, self._values(name)):
                 self._take(role, Path((name,)))
                 return
+
+    @staticmethod
+    def _fits(role: str, fits: Callable[[Any], bool], values: list[Any]) -> bool:
+        """Whether values can be a role's: most fit, so that one odd value does not take away the role in silence."""
+        return _mostly(fits, values) or (role == "error" and not values)  # errors may come after the first rows
 
     def _per_completion(self, role: str, ranks: names.Ranks, completion: Path, fits: Callable[[Any], bool]) -> None:
         if not self._wanted(role):
@@ -287,7 +327,7 @@ class _Guesser:
             ]
             for name in names.flat(ranks):
                 values = [item[name] for item in elements if item.get(name) is not None]
-                if values and all(map(fits, values)):
+                if any(name in item for item in elements) and self._fits(role, fits, values):
                     self.found[role] = Path((*steps[:last], name))
                     return
             return
@@ -299,8 +339,7 @@ class _Guesser:
         if not self._wanted("group") or id is None or prompt is None or "id" in self.given or len(self.rows) < 4:
             return
         ids = [repr(walk_all(fields, id.steps)) for fields in self.rows]
-        reference = self._path("reference")
-        about = (prompt, reference) if reference is not None else (prompt,)
+        about = [path for role in ("model", "step", "prompt", "reference") if (path := self._path(role)) is not None]
         tasks = [repr([walk_all(fields, path.steps) for path in about]) for fields in self.rows]
         if len(set(ids)) == len(ids) and 2 * len(set(tasks)) <= len(tasks) and EACH not in prompt.steps:
             self.found["group"] = prompt
@@ -346,8 +385,29 @@ def _is_mark_list(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(item is None or _is_mark(item) for item in value)
 
 
+def _mostly(fits: Callable[[Any], bool], values: Sequence[Any]) -> bool:
+    """Whether there are values, and at least half of them fit."""
+    return bool(values) and 2 * sum(map(fits, values)) >= len(values)
+
+
+def _odd_one(fits: Callable[[Any], bool], cells: Sequence[tuple[Any, str]]) -> tuple[Any, str] | None:
+    """Return the first value that does not fit, and its place, where at least half of them do."""
+    odd = [cell for cell in cells if not fits(cell[0])]
+    return odd[0] if odd and 2 * len(odd) <= len(cells) else None
+
+
 def _is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_step(value: Any) -> bool:
+    if isinstance(value, str):
+        return value.isascii() and value.isdigit()
+    return _is_integer(value) or (isinstance(value, float) and value.is_integer())
+
+
+def _is_error(value: Any) -> bool:
+    return isinstance(value, (str, int, dict, list)) or value in (0.0, 1.0)
 
 
 def _best(ranks: names.Ranks, elements: Sequence[Any], taken: Iterable[Step] = ()) -> str | None:

@@ -2,7 +2,8 @@
 
 Only "\\n" ends a line (U+2028 does not). What strict JSON lacks but files hold is read as follows: NaN and
 Infinity are null; a number that a float cannot hold, or an integer of more than 4,300 digits, stays as its text;
-a lone surrogate becomes U+FFFD. Other integers are exact whatever their size.
+a lone surrogate becomes U+FFFD. Other integers are exact whatever their size. Of a name that one object has several
+times, the last value counts, as in every common reader of JSON.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ element. The other paths are looked up as follows.
    around it, then in the completion; any other path of a completion (label, tokens, finish_reason, error) in the
    completion first, then outwards.
 When a sample's own field lies in its completions, or in a list beside them, each completion is its own sample.
+
+An element of a list of completions that cannot be read becomes a completion with an `error`; its neighbours stay.
 """
 
 from __future__ import annotations
@@ -264,7 +266,10 @@ class _Nested:
             for role in own:
                 if role in beside and not self._where[role].tail:
                     metadata[str(_first_name(self._where[role].steps))] = values[role]
-            results.append(self._generation(scopes, values, (completions[at],), metadata))
+            try:
+                results.append(self._generation(scopes, values, (completions[at],), metadata))
+            except _Bad as problem:
+                results.append(str(problem))
 
     def _completion(
         self, scopes: _Scopes, element: Any, at: int, beside: Mapping[str, Any], in_list: bool
@@ -277,7 +282,7 @@ class _Nested:
             if error is None and not in_list:
                 raise _Bad(what)
             # One broken element must not take its neighbours along: it becomes an error of its own.
-            error, value = error or what, None
+            error, value = error or what, ""
         metadata: dict[str, Any] = {}
         if isinstance(element, dict) and self._tail and (in_list or self._star):
             metadata = {name: item for name, item in element.items() if name != self._tail[0]}
@@ -296,7 +301,10 @@ class _Nested:
                 return before, completion_of(reply, **fields) if reply else Completion("", **fields)
             return prompt, completion_of(value, **fields)
         except NoText as problem:
-            raise _Bad(f"{visible(self._written)} {problem}") from None
+            what = f"{visible(self._written)} {problem}"
+            if not in_list:
+                raise _Bad(what) from None
+            return prompt, Completion("", **fields | {"error": error or what})
 
     def _about_completion(self, role: str, scopes: _Scopes, element: Any, at: int, beside: Mapping[str, Any]) -> Any:
         if role in beside:
@@ -455,11 +463,29 @@ def _text(value: Any) -> str | None:
     return value if value is None or type(value) is str else as_json(value)
 
 
+# What tables write where nothing failed, and where something did but it does not say what.
+_NOT_FAILED = frozenset({"", "0", "0.0", "false", "none", "null", "nan", "n/a", "<na>"})
+_FAILED = frozenset({"1", "1.0", "true"})
+
+
 def _error(value: Any) -> str | None:
-    """Return the source's failure message; null, "", false, {} and [] mean that nothing failed."""
-    if not value:
+    """Return the source's failure message.
+
+    None, which means that nothing failed, for null, false, 0, these and the like as text, and a list or an object
+    that holds nothing else.
+    """
+    if value is None or not _failed(value):
         return None
-    return "marked as failed" if value is True else _text(value)
+    text = as_json(value)
+    return "marked as failed" if text.strip().lower() in _FAILED else text
+
+
+def _failed(value: Any) -> bool:
+    if isinstance(value, str):
+        return len(value) > 40 or value.strip().lower() not in _NOT_FAILED
+    if isinstance(value, dict):
+        return any(map(_failed, value.values()))
+    return any(map(_failed, value)) if isinstance(value, list) else bool(value)
 
 
 def _label(value: Any) -> Any:

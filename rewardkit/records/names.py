@@ -76,6 +76,15 @@ TOKENS: Ranks = (("tokens",), ("num_tokens", "n_tokens", "token_count", "complet
 FINISH: Ranks = (("finish_reason",), ("stop_reason",))
 ERROR: Ranks = (("error",),)
 
+# Names that mean something else than a completion; and words in names of columns that may be one.
+OTHER = frozenset(
+    name
+    for ranks in (PROMPT, REFERENCE, LABEL, ID, STEP, MODEL, TOKENS, FINISH, ERROR)
+    for rank in ranks
+    for name in rank
+)
+COMPLETION_WORDS = ("complet", "respon", "generat", "output", "predict", "reply", "model_", "assistant", "rollout")
+
 # Layouts whose fields have names that mislead: the fields that give one away, and its map.
 LAYOUTS: tuple[tuple[tuple[str, ...], dict[str, str]], ...] = (
     (  # Qwen2.5-Math evaluation and its relatives (ToRA)

@@ -103,7 +103,7 @@ class _RowRecords(Records):
 
     def __iter__(self) -> Iterator[Generation]:
         self._clear()
-        groups = Groups()
+        groups = Groups(by_task="group" in self.guessed)
         flat = flat_mapper(self._relative, groups)
         return self._flat(flat, groups) if flat is not None else self._nested(groups)
 
@@ -172,7 +172,11 @@ class _OwnRecords(Records):
             count = len(result.completions)
             if self._group is not None:
                 value = walk(_as_fields(result), self._group.steps)
-                key = result.key if value is MISSING or value is None else named_group_key(result.model, value)
+                key = (
+                    result.key
+                    if value is MISSING or value is None
+                    else named_group_key(result.model, result.sample.step, value)
+                )
                 start = groups.start(result.model, f"{key:x}", None, key, count)
                 yield Generation(result.sample, result.completions, result.model, start, result.where, key)
                 continue
@@ -258,7 +262,7 @@ def _open_mapped(
     columns = list(dict.fromkeys(column for row in peek for column in row.fields))
     relative = FieldMap({role: _literal(path, columns) for role, path in relative.items()})
     fixed = getattr(reader, "map", None)
-    filled = Guess(relative.over(fixed), ()) if fixed is not None else guess(peek, relative)
+    filled = Guess(relative.over(fixed), ()) if fixed is not None else guess(peek, relative, unit)
     if not filled.sure:
         raise MapError(_unsure(source, filled, peek, columns, unit))
     fields = _checked(source, filled.map, given, peek, columns)
@@ -373,14 +377,24 @@ def _try(source: Source, records: _RowRecords, peek: list[Row]) -> None:
         MapError: Not one of them gives a generation, so the map is wrong and not the rows.
     """
     convert = mapper(records._relative, records._stars, Groups())
+    marked = records._relative.get("error") is not None
     why = ""
     for row in peek:
         for result in convert(Row(row.line, dict(row.fields), row.outer), ""):
-            if not isinstance(result, str):
+            problem = _unread(result, marked)
+            if problem is None:
                 return
-            why = why or f"{records._where()}{row.line}: {result}"
+            why = why or f"{records._where()}{row.line}: {problem}"
     columns = _listing(records.columns)
     raise MapError(f"{why}\n  no row fits the map  {records.describe()}\n  fields: {columns}")
+
+
+def _unread(result: Generation | str, marked: bool) -> str | None:
+    """Return why nothing of a result could be read. Without a field for errors (`marked`) no error is the source's."""
+    if isinstance(result, str):
+        return result
+    errors = [completion.error for completion in result.completions]
+    return errors[0] if all(errors) and not marked else None
 
 
 def _no_rows(source: Source, bad: list[BadRow], unit: str) -> str:

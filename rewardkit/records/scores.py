@@ -2,7 +2,8 @@
 
 Fields: schema, id, index (the completion's place in its group), model, reward, state, value (null unless scored),
 reason, extracted, parts [{name, weight, state, value, reason, parts}], seconds; and group (the key, 16 hexadecimal
-digits), which tells apart samples of one id. `reason` and `extracted` are cut to 300 characters.
+digits), which tells apart samples of one id. `reason` is a code from the closed list with or without `: text`, or
+free text, with `note: ` before it where it would read as a code. `reason` and `extracted` are cut to 300 characters.
 """
 
 from __future__ import annotations
@@ -22,7 +23,11 @@ from rewardkit.types import COMPLETION_REASONS, MACHINE_REASONS, REFERENCE_REASO
 SCHEMA = "rewardkit.score/1"
 LIMIT = 300  # characters of `reason` and `extracted`
 
-_REASONS = COMPLETION_REASONS | REFERENCE_REASONS | MACHINE_REASONS
+_REASONS: dict[State, frozenset[str]] = {
+    "scored": COMPLETION_REASONS,
+    "abstained": REFERENCE_REASONS,
+    "error": MACHINE_REASONS,
+}
 
 
 class PartRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -54,9 +59,12 @@ class ScoreRecord(msgspec.Struct, frozen=True):
 
     @property
     def code(self) -> str | None:
-        """The reason from the closed list that `reason` begins with, or None."""
+        """The reason from the closed list that `reason` begins with, one that its state can have; None for free text.
+
+        `wrong: 12 is not 13` has the code `wrong`, `note: timeout: x` has none.
+        """
         code = self.reason.partition(":")[0]
-        return code if code in _REASONS else None
+        return code if code in _REASONS[self.state] else None
 
 
 _decode = msgspec.json.Decoder(ScoreRecord).decode

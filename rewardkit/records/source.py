@@ -44,11 +44,20 @@ class Damaged(InputError):
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """What a file was, for the run folder: its path as given, its size in bytes as stored, its SHA-256."""
+    """What a file was, for the run folder.
+
+    Attributes:
+        path: As given.
+        bytes: Size as stored.
+        sha256: Of the bytes as stored.
+        lines: How many line ends they hold, which is the number of rows of a format with one a line; None for
+            compressed data.
+    """
 
     path: str
     bytes: int
     sha256: str
+    lines: int | None = None
 
 
 class Source:
@@ -57,7 +66,7 @@ class Source:
     Attributes:
         given: The path as it was given; "-" is standard input.
         path: The file that holds the bytes (the spool file for standard input).
-        name: Short name for messages.
+        name: Short name for messages: that of the file, "stdin", or the path of a pipe or device.
 
     Args:
         path: A file, or "-" for standard input.
@@ -83,12 +92,13 @@ class Source:
             if stat.S_ISDIR(mode):
                 raise InputError(f"{path_text(self.given)} is a directory; give one file{_example_in(self.path)}")
             if not stat.S_ISREG(mode):
+                self.name = path_text(self.given)  # the last part of /dev/null or /dev/fd/63 says nothing
                 with self.path.open("rb") as pipe:
                     self.path = self._copy(pipe, spool)
             else:
                 self.path.open("rb").close()
         except FileNotFoundError:
-            raise InputError(f"no file {path_text(self.given)}{_similar(self.path)}") from None
+            raise InputError(_absent(self.path, path_text(self.given))) from None
         except (OSError, ValueError) as problem:
             raise InputError(f"{path_text(self.given)} cannot be read: {problem}") from None
 
@@ -105,16 +115,24 @@ class Source:
     @property
     def plain_name(self) -> str:
         """The name without a compression suffix, in lower case: what the file is called inside."""
-        name = self.name.lower()
+        name = self.name.rpartition("/")[2].lower()
         for suffix in _COMPRESSED:
             name = name.removesuffix(suffix)
         return name
 
     def identity(self) -> Identity:
-        """Return path, size and SHA-256 of the stored bytes; reads the file once."""
+        """Return path, size, SHA-256 and number of lines of the stored bytes; reads the file once."""
+        digest, size, lines, last = hashlib.sha256(), 0, 0, b"\n"
         with self.path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256")
-            return Identity(self.given, file.tell(), digest.hexdigest())
+            compressed = _is_gzip(start := file.read(4)) or _is_zstd(start)
+            file.seek(0)
+            while piece := file.read(_BUFFER):
+                digest.update(piece)
+                size += len(piece)
+                lines += piece.count(b"\n")
+                last = piece[-1:]
+        lines += last != b"\n"
+        return Identity(self.given, size, digest.hexdigest(), None if compressed else lines)
 
     def open(self) -> BinaryIO:
         """Return the decompressed bytes after any byte-order mark; the caller closes it.
@@ -144,9 +162,9 @@ class Source:
     @staticmethod
     def _decompressed(raw: Any) -> Any:
         magic = raw.peek(4)[:4]
-        if magic.startswith(b"\x1f\x8b"):
+        if _is_gzip(magic):
             return io.BufferedReader(_GzipFile(raw), _BUFFER)
-        if magic == b"\x28\xb5\x2f\xfd" or (magic[1:] == b"\x2a\x4d\x18" and 0x50 <= magic[0] <= 0x5F):
+        if _is_zstd(magic):
             return io.BufferedReader(_ZstdFile(raw), _BUFFER)
         return raw
 
@@ -186,6 +204,14 @@ class Source:
                 return stream.read()
             except (EOFError, OSError, zlib.error) as problem:
                 raise Damaged(f"{self.name}: data is damaged or cut off: {problem}") from None
+
+
+def _is_gzip(start: bytes) -> bool:
+    return start.startswith(b"\x1f\x8b")
+
+
+def _is_zstd(start: bytes) -> bool:
+    return start == b"\x28\xb5\x2f\xfd" or (start[1:] == b"\x2a\x4d\x18" and 0x50 <= start[0] <= 0x5F)
 
 
 class _GzipFile(gzip.GzipFile):
@@ -247,11 +273,14 @@ class _ZstdFile(io.RawIOBase):
         super().close()
 
 
-def _similar(path: Path) -> str:
+def _absent(path: Path, given: str) -> str:
+    """Return why a path leads to no file, and where it may have been meant to lead."""
     try:
-        return nearest(path.name, sorted(os.listdir(path.parent))[:10_000])
+        if path.is_symlink():
+            return f"{given} is a link to {path_text(os.readlink(path))}, and there is no such file"
+        return f"no file {given}{nearest(path.name, sorted(os.listdir(path.parent))[:10_000])}"
     except (OSError, ValueError):
-        return ""
+        return f"no file {given}"
 
 
 def _example_in(folder: Path) -> str:

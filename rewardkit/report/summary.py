@@ -209,8 +209,19 @@ class Summary:
                 column.compare(scores[reward], labels)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return {model: figures}, the value of `models` in `summary.json`: finite numbers, and None for n/a."""
-        return {"default" if name is None else name: model.to_dict() for name, model in self._models.items()}
+        """Return {model: figures}, the value of `models` in `summary.json`: finite numbers, and None for n/a.
+
+        Completions without a model are under "default", or under a name like it that no model has.
+        """
+        nameless = _free_name(self._models)
+        return {nameless if name is None else name: model.to_dict() for name, model in self._models.items()}
+
+
+def _free_name(taken: Collection[str | None]) -> str:
+    name = "default"
+    while name in taken:
+        name += " (no model)"
+    return name
 
 
 def _label(completion: Completion) -> float | None:
@@ -423,13 +434,14 @@ def notices(summary: Mapping[str, Any], input_info: Mapping[str, Any] | None = N
     """
     found: list[tuple[int, int, str]] = []
     for key, rank, text in (
-        ("bad_rows", 0, "{} rows of the input could not be read and are in no figure"),
-        ("duplicate_ids", 6, "{} ids stand for more than one task; --group FIELD says which rows are one group"),
-        ("rows_left", 9, "{} rows of the input were not read"),
+        ("bad_rows", 0, "{} of the input could not be read and {are} in no figure"),
+        ("duplicate_ids", 6, "{} {have} the id of another task; --group FIELD says which rows are one group"),
+        ("rows_left", 9, "{} of the input {were} not read"),
     ):
-        count = _how_many((input_info or {}).get(key))
-        if count:
-            found.append((rank, -count, text.format(f"{count:,}")))
+        number = _how_many((input_info or {}).get(key))
+        if number:
+            verbs = _ONE if number == 1 else _MANY
+            found.append((rank, -number, text.format(_counted(number, "row"), **verbs)))
     models = summary.get("models") or {}
     for model, figures in models.items():
         for reward, held in figures["rewards"].items():
@@ -439,6 +451,15 @@ def notices(summary: Mapping[str, Any], input_info: Mapping[str, Any] | None = N
         found += _about_labels(model if len(models) > 1 else "", figures["label"] or {})
     found.sort(key=lambda notice: notice[:2])
     return [text for _, _, text in found[:MAX_NOTICES]]
+
+
+_ONE = {"are": "is", "have": "has", "were": "was"}
+_MANY = {verb: verb for verb in _ONE}
+
+
+def _counted(number: int, noun: str) -> str:
+    """Return a number with its noun: `1 row`, `1,200 rows`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _how_many(value: object) -> int:
@@ -451,11 +472,13 @@ def _about_reward(name: str, held: Mapping[str, Any]) -> Iterator[tuple[int, int
     n, scored = held["n"], held["scored"]
     if held["errors"]:
         kinds = _kinds(held["reasons"], MACHINE_REASONS)
-        yield 2, -held["errors"], f"{name} ended in an error on {held['errors']:,} of {n:,} completions ({kinds})"
+        share = f"{held['errors']:,} of {_counted(n, 'completion')}"
+        yield 2, -held["errors"], f"{name} ended in an error on {share} ({kinds})"
     if held["abstained"]:
         kinds = _kinds(held["reasons"], REFERENCE_REASONS)
         rank = 3 if scored else 1
-        yield rank, -held["abstained"], f"{name} could not judge {held['abstained']:,} of {n:,} completions ({kinds})"
+        share = f"{held['abstained']:,} of {_counted(n, 'completion')}"
+        yield rank, -held["abstained"], f"{name} could not judge {share} ({kinds})"
     if scored < 2:
         return
     if held["min"] == held["max"] == 0.0:
@@ -474,7 +497,9 @@ def _kinds(reasons: Mapping[str, int], of: Collection[str]) -> str:
 
 def _about_groups(name: str, zero: Mapping[str, Any], held: Mapping[str, Any]) -> Iterator[tuple[int, int, str]]:
     if zero["of"] and 2 * zero["n"] > zero["of"] and not (held["scored"] and alike(held["min"], held["max"])):
-        yield 7, -zero["n"], f"{name} has no spread in {zero['n']:,} of {zero['of']:,} groups: they teach GRPO nothing"
+        share = f"{zero['n']:,} of {_counted(zero['of'], 'group')}"
+        they = "it teaches" if zero["of"] == 1 else "they teach"
+        yield 7, -zero["n"], f"{name} has no spread in {share}: {they} GRPO nothing"
 
 
 def _about_labels(model: str, compared: Mapping[str, Mapping[str, int]]) -> Iterator[tuple[int, int, str]]:

@@ -264,8 +264,14 @@ def _group_lines(models: Mapping[str, Any], model: str, figures: Mapping[str, An
 
 def _label_lines(models: Mapping[str, Any], model: str, figures: Mapping[str, Any], width: int) -> Iterator[str]:
     for reward, held in (figures["label"] or {}).items():
-        text = f"agrees with the file's label on {held['agree']:,} of {held['n']:,}"
-        yield from _flow("label", _title(models, model, reward), [text], width)
+        compared = {name: of["label"][reward] for name, of in models.items() if reward in (of["label"] or {})}
+        title, text = _title(models, model, reward), f"{held['agree']:,} of {held['n']:,}"
+        if len(compared) > 1 and all(of["agree"] == of["n"] for of in compared.values()):
+            if model != next(iter(compared)):
+                continue  # one line for all models, as they would all say the same
+            title, text = visible(reward, 40), f"all {sum(of['n'] for of in compared.values()):,}"
+            text += f" of {len(compared):,} models"
+        yield from _flow("label", title, [f"agrees with the file's label on {text}"], width)
 
 
 def _look_at(summary: Mapping[str, Any], width: int, paint: _Paint) -> list[str]:

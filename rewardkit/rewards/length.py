@@ -41,6 +41,8 @@ def length(
     if unit == "tokens":
         if tokens is None:
             return Score(None, "the row does not say its number of tokens", reason="missing")
+        if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 0:
+            return Score(None, f"tokens is {str(tokens)[:60]!r}, not a whole number", reason="bad_reference")
         size = tokens
     else:
         size = len(completion) if unit == "characters" else len(completion.split())

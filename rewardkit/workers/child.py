@@ -30,7 +30,7 @@ from rewardkit.workers.wire import (
 if TYPE_CHECKING:
     import io
 
-    from rewardkit.reward import Leaf
+    from rewardkit.leaf import Leaf
 
 _GATHER = 0.005  # seconds that a finished score may wait for the next one of its group
 _SPARE = 1.0  # CPU seconds beyond its deadline that an orphan may spin, where the kernel cannot tie it to its parent
@@ -324,7 +324,7 @@ class _Child:
 
 
 def _failure(leaf: Leaf, problem: BaseException) -> Score:
-    from rewardkit.reward import failure
+    from rewardkit.leaf import failure
 
     return failure(leaf.label, problem)
 

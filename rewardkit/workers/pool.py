@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import select
 import sys
 import threading
@@ -25,11 +26,10 @@ from rewardkit.workers.wire import (
 from rewardkit.workers.worker import Job, Worker
 
 if TYPE_CHECKING:
-    import queue
     import weakref
     from concurrent.futures import Future
 
-    from rewardkit.reward import Leaf
+    from rewardkit.leaf import Leaf
 
 DEFAULT_MEMORY = 2 << 30
 """What a reward may allocate in a worker when it does not say, in bytes."""
@@ -53,8 +53,6 @@ class Core:
     """What a pool shares with its threads. It does not hold the pool, so a forgotten pool can be collected."""
 
     def __init__(self, leaves: Sequence[Leaf], limit: int, start_timeout: float) -> None:
-        import queue
-
         self.leaves = tuple(leaves)
         self.limit = limit
         self.start_timeout = start_timeout
@@ -139,8 +137,6 @@ class Core:
                     worker.thread.join(max(0.0, until - time.monotonic()))
 
     def _drain(self) -> None:
-        import queue
-
         with contextlib.suppress(queue.Empty):
             while True:
                 job = self.jobs.get_nowait()

@@ -19,7 +19,7 @@ from rewardkit.errors import UsageError, WorkerError
 from rewardkit.types import Completion, Sample, Score
 
 if TYPE_CHECKING:
-    from rewardkit.reward import Leaf
+    from rewardkit.leaf import Leaf
 
 HEADER = struct.Struct(">Q")
 LARGEST_FRAME = 1 << 31
@@ -288,7 +288,8 @@ def leaf_to_data(leaf: Leaf) -> dict[str, Any]:
 
 def leaf_from_data(data: Mapping[str, Any]) -> Leaf:
     """Make the reward of `leaf_to_data` again. May raise whatever importing it raises."""
-    from rewardkit.reward import FunctionReward, GroupReward, Leaf, TrlReward, as_reward
+    from rewardkit.leaf import Leaf
+    from rewardkit.reward import FunctionReward, GroupReward, TrlReward, as_reward
     from rewardkit.targets import load_target
 
     found: Any = load_target(data["target"])

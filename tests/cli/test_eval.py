@@ -310,7 +310,7 @@ def test_exit_codes_of_a_reward_that_raises_and_of_bars(
     if raising:
         assert f"{raising} of 20" in result.out
     if code == 3:
-        assert f"picky raised on {raising} of 20 rows" in result.err and "--max-error-rate" in result.err
+        assert f"picky failed on {raising} of 20 rows" in result.err and "--max-error-rate" in result.err
 
 
 def test_a_hopeless_reward_stops_long_before_the_end(cli: Here) -> None:

@@ -71,7 +71,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("name", SHAPES)
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=problems())
 def test_every_shape_gives_the_same_completions(tmp_path, name, data):
     (tmp_path / name).write_bytes(SHAPES[name](data))
@@ -87,7 +87,7 @@ def test_every_shape_gives_the_same_completions(tmp_path, name, data):
     assert len({g.key for g in records}) == len(data)  # the second pass gives the same
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=problems())
 def test_models_side_by_side_give_each_models_completions(tmp_path, data):
     rows = [
