@@ -16,6 +16,15 @@ def rewardkit_verifiers(register: Register) -> None:
     register(
         "gsm8k", "rewardkit.verifiers.gsm8k:Gsm8k", "The final number equals that of a GSM8K-style worked solution"
     )
+    register(
+        "contains", "rewardkit.verifiers.contains:Contains", "The reference, or all or any of a list, is in the text"
+    )
+    register("regex", "rewardkit.verifiers.regex:Regex", "A pattern matches, or one of its groups is the reference")
+    register("choice", "rewardkit.verifiers.choice:Choice", "The right option of a multiple choice, by label or text")
+    register(
+        "json_schema", "rewardkit.verifiers.json_schema:JsonSchema", "The answer is JSON that a JSON Schema allows"
+    )
+    register("number_close", "rewardkit.verifiers.number_close:NumberClose", "The answer is near the reference number")
 
 
 @hookimpl
@@ -25,6 +34,69 @@ def rewardkit_rewards(register: Register) -> None:
         "think_format", "rewardkit.rewards.think_format:think_format", "One well-formed <think> block, then the answer"
     )
     register("length", "rewardkit.rewards.length:length", "1 inside length bounds, falling linearly outside")
+    register("arithmetic", "rewardkit.rewards.arithmetic:arithmetic", "1 for a number, 3 more when right, -3 for none")
+    register(
+        "answer_correct",
+        "rewardkit.rewards.answer_correct:answer_correct",
+        "GSM8K set: 2 when the number in the answer tags is right",
+    )
+    register(
+        "answer_integer",
+        "rewardkit.rewards.answer_integer:answer_integer",
+        "GSM8K set: 0.5 for an integer in the answer tags",
+    )
+    register(
+        "format_strict",
+        "rewardkit.rewards.format_strict:format_strict",
+        "GSM8K set: 0.5 for a reasoning and an answer block, and nothing else",
+    )
+    register(
+        "format_soft",
+        "rewardkit.rewards.format_soft:format_soft",
+        "GSM8K set: 0.5 for a reasoning and then an answer block, anywhere",
+    )
+    register(
+        "tag_count",
+        "rewardkit.rewards.tag_count:tag_count",
+        "GSM8K set: 4 tags, 0.125 each, less 0.001 a character behind the last",
+    )
+    register("gsm8k_set", "rewardkit.rewards.gsm8k_set:gsm8k_set", "Preset: the five of the GSM8K set; at most 4")
+    register(
+        "gsm8k_think_set",
+        "rewardkit.rewards.gsm8k_set:gsm8k_think_set",
+        "Preset: gsm8k_set with <think> in place of <reasoning>",
+    )
+    register("distance", "rewardkit.rewards.distance:distance", "The nearer the number, the more: linear, ratio or log")
+    register("overlong", "rewardkit.rewards.overlong:overlong", "Soft overlong penalty as in DAPO: 0 falling to -1")
+    register(
+        "cosine_length",
+        "rewardkit.rewards.cosine_length:cosine_length",
+        "A factor that falls with the length, along half a cosine",
+    )
+    register(
+        "cosine_set",
+        "rewardkit.rewards.cosine_length:cosine_set",
+        "Preset: right answers 1 to 0.5, wrong ones -1 to -0.5, by length",
+    )
+    register("repetition", "rewardkit.rewards.repetition:repetition", "A penalty for repeated n-grams")
+    register("script_share", "rewardkit.rewards.script_share:script_share", "Share of letters of a Unicode script")
+    register("stop_reason", "rewardkit.rewards.stop_reason:stop_reason", "A penalty for completions that were cut off")
+    register(
+        "email_keywords",
+        "rewardkit.rewards.email.rewards:email_keywords",
+        "The e-mail's own text holds the required keywords",
+    )
+    register("email_match", "rewardkit.rewards.email.rewards:email_match", "The e-mail is the ideal reply")
+    register("email_too_long", "rewardkit.rewards.email.rewards:email_too_long", "-1 for an e-mail with too many words")
+    register(
+        "email_recipient",
+        "rewardkit.rewards.email.rewards:email_recipient",
+        "The e-mail addresses the right person by name",
+    )
+    register(
+        "email_signature", "rewardkit.rewards.email.rewards:email_signature", "The e-mail ends with a signature block"
+    )
+    register("email_set", "rewardkit.rewards.email.rewards:email_set", "Preset: the e-mail rubric, from -1 to 4")
 
 
 @hookimpl
@@ -44,3 +116,4 @@ def rewardkit_commands(register: Register) -> None:
     )
     register("try", "rewardkit.cli.try_:command", "Score one text and explain the result.")
     register("plugins", "rewardkit.cli.plugins:command", "List installed plugins, and what is wrong with broken ones.")
+    register("new", "rewardkit.cli.new:command", "Make a plugin to start from.")

@@ -87,6 +87,7 @@ def assert_contract(
     accepts: Iterable[Case] = (),
     rejects: Iterable[Case] = (),
     columns: Mapping[str, Any] | None = None,
+    reference: Any = None,
 ) -> None:
     """Check that a reward keeps its contract; raise AssertionError that says what it breaks.
 
@@ -99,12 +100,13 @@ def assert_contract(
         accepts: (text, reference) pairs that must score 1.
         rejects: (text, reference) pairs that must score 0.
         columns: Other columns that the reward needs.
+        reference: One that it can read, where no case has one.
     """
     reward = as_reward(thing)
     accepted, rejected = list(accepts), list(rejects)
     _check_identity(reward)
     known = [reference for _, reference in accepted + rejected if reference is not None]
-    good = known[0] if known else None
+    good = reference if reference is not None else known[0] if known else None
     needs = {name for leaf in reward.leaves() if isinstance(leaf, Leaf) for name in leaf.needs}
     assert good is not None or "reference" not in needs, "give at least one case with a reference that it can read"
     with Engine(reward, workers=1) as engine:

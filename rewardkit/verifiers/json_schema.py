@@ -14,7 +14,7 @@ import msgspec
 from pydantic import Field, PrivateAttr, model_validator
 
 from rewardkit.extract import Found, after_thinking, fenced_code, opens_thinking, tagged
-from rewardkit.reward import Placement
+from rewardkit.leaf import Placement
 from rewardkit.types import Completion, Sample, Score, Verdict
 from rewardkit.verifier import Reference, Verifier
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 import msgspec
 from pydantic import Field, field_validator, model_validator
 
-from rewardkit.reward import Placement
+from rewardkit.leaf import Placement
 from rewardkit.types import Completion, Sample, Score, Verdict
 from rewardkit.verifier import Reference, Verifier
 from rewardkit.verifiers.contains import Within, searched, short
