@@ -4,7 +4,7 @@ PYTHON ?= python3
 DEMO   := .venv-demo
 TEST   := .venv-test
 
-.PHONY: demo test check docs bench clean
+.PHONY: demo test check plugins docs bench clean
 
 demo: $(DEMO)/installed  ## a new environment, the light core, and `rewardkit eval` on real GSM8K generations
 	$(DEMO)/bin/rewardkit eval examples/gsm8k/solutions.jsonl -r gsm8k --overwrite
@@ -18,6 +18,9 @@ check: $(TEST)/installed  ## format, lint, types, floors, generated docs
 	$(TEST)/bin/mypy
 	$(TEST)/bin/lint-imports
 	$(TEST)/bin/python docs/generate.py --check
+
+plugins:  ## each plugin in a new environment of its own, and its tests
+	plugins/test.sh
 
 docs: $(TEST)/installed  ## write the generated pages again
 	$(TEST)/bin/python docs/generate.py

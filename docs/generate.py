@@ -48,7 +48,7 @@ EXIT_CODES = """\
 | 0 | done, whatever the scores are |
 | 1 | a bar that was asked for was missed (`--fail-under`, `--max-error-rate`) |
 | 2 | usage, configuration or input is wrong, or a plugin that was named does not load |
-| 3 | stopped because a reward raised on more than 5 % of its rows or broke its contract; results are kept |
+| 3 | stopped because a reward failed on more than 5 % of its rows or broke its contract; results are kept |
 | 130 | interrupted; `--resume` goes on |
 
 An error is one message on standard error that says where, what was wanted, what came and what to do.
