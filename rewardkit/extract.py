@@ -18,11 +18,13 @@ from functools import lru_cache
 from itertools import islice
 from typing import NamedTuple
 
-from rewardkit.number import find_numbers
+from rewardkit.number import find_numbers, whole_span
 from rewardkit.types import message_text
 
 MAX_ANSWER = 4096  # characters of an answer that are looked at; a longer one is cut
 MAX_PHRASES = 1000  # "answer" and "A:" are looked at from the last one on, so many of them
+MAX_TURNS = 1000  # labels of a new question that are looked at
+MAX_TAIL = 65_536  # characters at the end of a text in which its last number is looked for
 
 
 class Found(NamedTuple):
@@ -72,6 +74,7 @@ SPECIAL_TOKENS = (
     "[|endofturn|]",
 )
 _LAST_CHARS = frozenset(token[-1] for token in SPECIAL_TOKENS)
+_TOKENS_BACKWARDS = re.compile(rf"(?:\s|{'|'.join(re.escape(token[::-1]) for token in SPECIAL_TOKENS)})*+")
 
 
 def strip_special_tokens(text: str) -> str:
@@ -81,15 +84,15 @@ def strip_special_tokens(text: str) -> str:
         last = text.rstrip()[-1:]
     if last not in _LAST_CHARS:
         return text
-    end = kept = len(text)
-    while True:
-        while end and text[end - 1].isspace():
-            end -= 1
-        if not text.endswith(SPECIAL_TOKENS, 0, end):
-            return text if kept == len(text) else text[:kept]
-        token = next(token for token in SPECIAL_TOKENS if text.endswith(token, 0, end))
-        while text.endswith(token, 0, end):
-            end = kept = end - len(token)
+    width = 256
+    while True:  # a regex runs forwards, so over the end of the text turned round; most often that is short
+        match = _TOKENS_BACKWARDS.match(text[: -width - 1 : -1])
+        length = match.end() if match is not None else 0
+        if length + 64 <= width or width >= len(text):
+            break
+        width *= 16
+    tokens = text[len(text) - length :].lstrip()
+    return text[: len(text) - len(tokens)] if tokens else text
 
 
 _END_OF_TURN = re.compile(
@@ -159,7 +162,7 @@ def _new_turn(text: str, start: int, end: int) -> int:
     begun = answered = worked = False
     seen = start  # up to here nothing was answered
     marked = -1  # the next strongly marked answer; `end` when there is none
-    for turn in _NEW_TURN.finditer(text, start, end):
+    for turn in islice(_NEW_TURN.finditer(text, start, end), MAX_TURNS):
         at = turn.start()
         begun = begun or not _blank(text, start, at)
         heading = turn["heading"]
@@ -262,6 +265,9 @@ def hash_marker(text: str) -> Found | None:
             line, start = _line(text, at + 4)
             if not line and (below := _next_line(text, start)) and _is_number(below[0]):
                 return Found(below[0], "####", below[1])
+            if not line and last and (closed := _closed(text, first)) is not None:
+                return closed
+            line = line.rstrip("# \t")
             if not line or _starts_number(line):
                 return Found(line, "####", start)
             if last and not text[start + len(line) :].strip():
@@ -270,6 +276,16 @@ def hash_marker(text: str) -> Found | None:
         last = False
         at = text.rfind("####", 0, first)
     return None
+
+
+def _closed(text: str, end: int) -> Found | None:
+    """Return what stands before a closing `####` on the same line: `#### 18 ####`."""
+    line = max(text.rfind("\n", 0, end) + 1, end - MAX_ANSWER)
+    opened = text.rfind("####", line, end)
+    inner = text[opened + 4 : end].strip() if opened >= 0 else ""
+    if not inner or text[max(0, opened - 1) : opened] == "#" or not _starts_number(inner):
+        return None
+    return Found(inner, "####", text.index(inner, opened))
 
 
 def _line(text: str, at: int) -> tuple[str, int]:
@@ -289,6 +305,7 @@ def _next_line(text: str, at: int) -> tuple[str, int] | None:
 
 _NUMBER_FIRST = re.compile(
     r"[^\w\n]{0,12}"
+    r"(?:(?:minus|negative|not|about|approximately|(?:less|more|fewer|greater) than|at (?:least|most)) ){0,2}"
     r"(?:(?:US\$|USD |EUR |\\(?:boxed|text|[dt]?frac|mathbf)\s?\{|[A-Za-z]\w{0,2} ?= ?)[^\w\n]{0,6}){0,3}"
     r"[\d½¼¾⅓⅔]"
 )
@@ -340,7 +357,7 @@ def boxed(text: str) -> Found | None:
 
 
 _ANSWER = re.compile(
-    r"(?:nswers?|NSWERS?)"
+    r"(?:nswers?|NSWERS?)(?P<key>[\"'](?=\s{0,4}:))?"
     r"(?:[ *_]{0,4} (?:to|for) (?:the|this|your) (?:\w{1,20} ){0,3}(?:question|problem))?[ *_]{0,4}"
     r"(?:(?P<mark>[:：=]|is ?:|are ?:)"
     r"|(?P<said>is|are|was|will be|would be|should be|must be|IS|equals|comes (?:out )?to(?: be)?)\b"
@@ -368,16 +385,27 @@ def answer_phrase(text: str) -> Found | None:
     return letter
 
 
+_OTHER_LETTER = re.compile(r"\s{1,16}[*_#>]{0,12}B[ *_]{0,3}[:：]")
+
+
+def _is_option(text: str, at: int) -> bool:
+    """Whether the next line is labelled "B:", so that "A:" labels no answer."""
+    if text.find("B", at) < 0:
+        return False
+    line = text.find("\n", at, at + MAX_ANSWER)
+    return line >= 0 and _OTHER_LETTER.match(text, line) is not None
+
+
 def _last_letter(text: str) -> Found | None:
     at = text.rfind("\nA: ")
-    if at >= 0 and text.rfind("A", at + 2) < 0:
+    if at >= 0 and text.rfind("A", at + 2) < 0 and not _is_option(text, at + 3):
         return Found(*_answer_line(text, at + 3, "A:"))
     if "A:" not in text and "A*" not in text and "A：" not in text:
         return None
     for at in islice(_backwards(text, ("A:", "A*", "A：")), MAX_PHRASES):
         line = text.rfind("\n", max(0, at - 13), at) + 1
         match = _LETTER.match(text, line) if line or at <= 12 else None
-        if match is not None and match.start() <= at < match.end():
+        if match is not None and match.start() <= at < match.end() and not _is_option(text, match.end()):
             return Found(*_answer_line(text, match.end(), "A:"))
     return None
 
@@ -399,9 +427,17 @@ def _said(text: str, word: int) -> Found | None:
         line = text.rfind("\n", 0, word) + 1
         if text[line : word - 1].strip(_MARKUP).lower() not in ("", "final", "the", "the final", "my", "my final"):
             return None
-        return Found(*_answer_line(text, match.end(), "answer:"))
+        shown, rule, start = _answer_line(text, match.end(), "answer:")
+        return None if _is_worked(text, start, shown) else Found(shown, rule, start)
+    if match["key"]:
+        value = _VALUE.match(text, match.end())
+        if value is None:
+            return None
+        inner = value[1] if value[1] is not None else value[2]
+        return Found(inner.strip(), "answer:", text.index(inner.strip(), value.start()))
     if match["mark"] or match["colon"]:
-        return Found(*_answer_line(text, match.end(), "answer:"))
+        shown, rule, start = _answer_line(text, match.end(), "answer:")
+        return None if _is_worked(text, start, shown) else Found(shown, rule, start)
     rest, rule, start = _answer_line(text, match.end(), "the answer is")
     first = _FIRST_SENTENCE.match(rest)
     if rest and (first is None or _NUMERAL.search(first[0]) is None or rest.startswith("not ")):
@@ -409,6 +445,31 @@ def _said(text: str, word: int) -> Found | None:
     return Found(rest, rule, start)
 
 
+# What stands behind a JSON key.
+_VALUE = re.compile(r"\s{0,4}(?:\"([^\"\n]{0,1024})\"|([^,}\]\n]{0,1024}))")
+_SENTENCE_END = re.compile(r"[.!?](?=\s)|\n")
+
+
+def _is_worked(text: str, start: int, shown: str) -> bool:
+    """Whether a worked solution follows "Answer:", so that the number it states comes last, not first."""
+    parts = _SENTENCE_END.split(text[start : start + MAX_ANSWER].partition("\n\n")[0])
+    if len(parts) < 2 or not _starts_worked(parts[0]):
+        return False
+    numbered = [part for part in parts[1:] if _NUMERAL.search(part) is not None]
+    if "=" in parts[0]:
+        return any("=" in part for part in numbered)
+    return bool(numbered)
+
+
+def _starts_worked(part: str) -> bool:
+    """Whether a sentence is one step: a calculation, or prose that does not begin with its number."""
+    if part.count("=") == 1 and _NAMED.match(part) is not None:
+        return False
+    return _NUMERAL.search(part) is not None and ("=" in part or _PROSE.match(part) is not None)
+
+
+_NAMED = re.compile(r"\W{0,6}[A-Za-z]\w{0,12}\s?=")
+_PROSE = re.compile(r"\W{0,6}[A-Z][a-z]{1,20} [a-z]{1,20} ")
 _NUMERAL = re.compile(r"[\d½¼¾⅓⅔⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞]")
 _FIRST_SENTENCE = re.compile(r"(?:[^.!?\n]|[.!?](?!\s|$)){1,1024}")
 
@@ -429,15 +490,13 @@ def last_number(text: str) -> Found | None:
         start = max(0, len(text) - window)
         if start:
             start = max(text.rfind("\n", 0, start) + 1, start - window)
-        span = _last(find_numbers(text, start))
-        if not start or (span is not None and span[0] > start + 64):
-            return None if span is None else Found(text[span[0] : span[1]].strip(), "last number", span[0])
+        spans = list(deque(find_numbers(text, start), maxlen=8))
+        if not start or window >= MAX_TAIL or (spans and spans[-1][0] > start + 64):
+            if not spans:
+                return None
+            first, last = whole_span(text, spans)
+            return Found(text[first:last].strip(), "last number", first)
         window *= 4
-
-
-def _last(spans: Iterator[tuple[int, int]]) -> tuple[int, int] | None:
-    kept = deque(spans, maxlen=1)
-    return kept[0] if kept else None
 
 
 @lru_cache(maxsize=32)
@@ -451,6 +510,8 @@ def tagged(text: str, tag: str = "answer", *, unclosed: bool = False) -> Found |
     `unclosed`: take the rest of the text when the last opening tag has no closing one, because a stop string ate it.
     """
     if "<" not in text:
+        return None
+    if f"<{tag[:1].lower()}" not in text and f"<{tag[:1].upper()}" not in text:
         return None
     opened: int | None = None
     inside: tuple[int, int] | None = None

@@ -111,21 +111,49 @@ def _read(text: str) -> Quantity | None:
             return Quantity(Fraction(int(whole)), False, "", 0, text)
         digits = len((whole + part).lstrip("+-0")) or 1
         return Quantity(Fraction(int(whole + part), 10 ** len(part)), False, "", digits, text)
-    match = _WHOLE.fullmatch(_unwrapped(_folded(plain)))
+    bare = _unwrapped(_folded(plain))
+    if bare[:1] in _SAID_SIGN and (said := _SAID_MINUS.match(bare)) is not None:
+        bare = "-" + bare[said.end() :]
+    match = _WHOLE.fullmatch(bare)
     if match is None:
-        return None
+        return _compound(bare, text)
     value = _value(match)
     if value is None:
         return None
     fraction, digits = value
     tail = _tail(match)
     if tail is None:
-        return None
+        return _compound(bare, text)
     scale, percent, unit = tail
     fraction *= scale
     if "-" in (match["sign"] or "", match["sign2"] or ""):
         fraction = -fraction
     return Quantity(fraction, percent, unit, digits, text)
+
+
+_SAID_MINUS = re.compile(r"(?:minus|negative)\s+(?=[\d.$€£¥₹])", re.IGNORECASE)
+_SAID_SIGN = ("m", "M", "n", "N")
+_PARTS = re.compile(
+    r"(?P<sign>-?)\s?(?P<many>\d[\d,]{0,20})\s?(?P<unit>[A-Za-z]{1,12}\.?)\s?,?\s?(?:and\s|&\s)?\s?"
+    r"(?P<few>\d{1,3}(?:\.\d{1,9})?)\s?(?P<less>[A-Za-z]{1,12}\.?)"
+)
+
+
+def _compound(bare: str, text: str) -> Quantity | None:
+    """Read `1 hour 30 minutes`, `5 feet and 6 inches`, `2 dollars 50 cents`: one quantity in two units."""
+    match = _PARTS.fullmatch(bare)
+    if match is None:
+        return None
+    many = _decimal(match["many"])
+    few = _decimal(match["few"])
+    unit, less = read_unit(match["unit"], glued=True), read_unit(match["less"], glued=True)
+    if many is None or few is None or not unit or not less:
+        return None
+    factor = conversion(unit, less)
+    if factor is None or factor <= 1 or few[0] >= factor:
+        return None
+    value = many[0] * factor + few[0]
+    return Quantity(-value if match["sign"] else value, False, less, 0, text)
 
 
 _SIMPLE = re.compile(r"([-+]?\d{1,18})(?:\.(\d{1,18}))?", re.ASCII)
@@ -395,7 +423,11 @@ def _unwrapped(text: str) -> str:
 
 _MINUS = "-−‐‑‒–﹣－"
 _JOINED = r"\d+(?:(?:[.,:'’_٫٬\u00a0\u202f\u2009]|\{,\}|\\,|,\\!)\d+)*"
-_LONG_NAMES = [re.escape(name) for name in UNIT_NAMES if len(name) > 1 or not name.isascii()]
+_LONG_NAMES = [
+    re.escape(name) if name != "in" else r"in(?!\s[A-Za-z])"  # `$18 in total` counts no inches
+    for name in UNIT_NAMES
+    if len(name) > 1 or not name.isascii()
+]
 _KNOWN = "|".join(sorted(_LONG_NAMES, key=len, reverse=True))
 _KNOWN_UNIT = rf"(?:(?:sq\.?|square|cubic)\s)?(?:{_KNOWN})s?(?![A-Za-z])(?:\^\{{?-?\d\}}?|[²³])?"
 _SCAN = re.compile(
@@ -414,8 +446,10 @@ _SCAN = re.compile(
       | \s?(?:[×*x]|\\times|\\cdot)\s?10(?:\s?(?:\^|\*\*)\s?\{{?[{_MINUS}+]?\d+\}}?|[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)
     )?
     (?: \^\{{?[^\s{{}}$]{{1,20}}\}}? | [⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+ )?
-    (?: [A-Za-zπ°]{{1,20}} | \s?\\(?:pi|sqrt|theta|infty)(?![A-Za-z]) )?
-    (?: [ ](?:thousand|million|billion|trillion)(?![A-Za-z]) )?
+    (?: [A-Za-z°]{{1,20}} | \s?[π∞‰‱ℼα-λν-ω]{{1,20}} | \s?(?:[百万萬亿億]|千(?![克米瓦])){{1,4}}
+      | \s?\\(?:pi|sqrt|theta|infty)(?![A-Za-z])
+      | [ ](?:halves|thirds|(?:four|fif|six|seven|eigh|nin|ten|hundred|thousand)ths|ppm|ppb)(?![A-Za-z]) )?
+    (?: [ ](?:hundred|thousand|lakh|million|crore|billion|trillion)(?![A-Za-z]) )?
     (?: \s?\\?[%％٪] | \s(?:percent|per\scent)(?![A-Za-z])
       | (?:\\[,;\s!])?\s?
         (?:\\(?:text|mathrm)\{{\s?{_KNOWN_UNIT}\s?\}}(?:\^\{{?\d\}}?)?|{_KNOWN_UNIT})
@@ -448,6 +482,13 @@ def find_numbers(text: str, start: int = 0) -> Iterator[tuple[int, int]]:
                 continue
         elif before == "√":
             first -= 1
+        elif (
+            (before in _OPENING or text[first - 2 : first] == "\\{")
+            and "," in text[first:last]
+            and text[last : last + 1] in (")", "]", "\\")
+        ):
+            if _GROUPED.fullmatch(text, first, last) is None:
+                first, last = first - 1, last + 1  # a pair or an interval, no decimal comma
         elif before == "{":
             command = _COMMAND.search(text, max(0, first - 16), first)
             if command is not None and command[1] not in _PLAIN_COMMANDS:
@@ -457,6 +498,10 @@ def find_numbers(text: str, start: int = 0) -> Iterator[tuple[int, int]]:
         elif text[first] == "$" and ("\\" in text[first:last] or text.startswith("$", last)):
             first += 1  # it opens a formula
         yield first, last
+
+
+_OPENING = ("(", "[")
+_GROUPED = re.compile(r"[-+$€£]*\d{1,3}(?:,\d{3})+")
 
 
 def _operator(text: str, at: int) -> bool:
@@ -470,13 +515,19 @@ def _operator(text: str, at: int) -> bool:
 
 
 _SENTENCE = re.compile(r"(?:[.?]|(?<!\d)!)(?=\s|$)|[\n。]")
-_HEDGE = re.compile(r"\b(?:or|and/or|versus|vs)\b[^\d]{0,40}\d", re.IGNORECASE)
+_HEDGE = re.compile(
+    r"\b(?:or|and/or|versus|vs|oder|ou)\b[^\d]{0,40}\d|[或]\W{0,4}\d|\b(?:either|maybe|perhaps|possibly)\b",
+    re.IGNORECASE,
+)
 _SECOND = re.compile(
-    r"\s*(?:(?:,|and|to|through|plus|minus|times|but)\s+\W{0,3}\d|and (?:a|one|three) (?:half|third|quarter))",
+    r"\s*(?:(?:,|and|to|through|plus|minus|times|but)\s+\W{0,3}\d"
+    r"|(?:hundred|thousand)?\s?and (?:an?|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w{2,5}teen"
+    r"|(?:twen|thir|for|fif|six|seven|eigh|nine)ty)\b)",
     re.IGNORECASE,
 )
 _ALGEBRA = re.compile(
-    r"\s*(?:[-+*/^×÷=<>±·−–_√]\s*[\w(\\$√]|[xyznabc]\b(?!\s+[A-Za-z])"
+    r"\s*(?:[-+*/^×÷=<>±·−–_√]\s*[\w(\\$√]|[-+]\s*$|(?:\.\.+|…)\s*\d|[xyznabc]\b(?!\s+[A-Za-z])|[πℼ∞‰‱α-λν-ω]"
+    r"|(?:halves|thirds|(?:four|fif|six|seven|eigh|nin|ten|hundred|thousand)ths|ppm|ppb)\b"
     r"|\\(?!text|mathrm|textbf|mathbf|quad|qquad|[)\],;!% $]))|!+\s*$"
 )
 _VAGUE_TEXT = (
@@ -484,13 +535,41 @@ _VAGUE_TEXT = (
     "therefore thus so now simply indeed actually answer final"
 )
 _VAGUE = frozenset(_VAGUE_TEXT.split())
+# Before a number: it is denied, only bounded, or what a function or a relation applies to.
+_DENIED = re.compile(
+    r"\b(?:not|never|neither|nor|cannot|nicht|kein\w{0,2}|pas)\b|n['’]t\b|[≠≮≯≥≤≧≦∈∉±∓]|[<>]\s*$|!=|不|не\s"
+    r"|\\(?:neq?|not|geq?|leq?|geqslant|leqslant|[gl]t|in|notin|pm|mp)(?![A-Za-z])"
+    r"|\b(?:(?:less|more|fewer|greater|smaller|larger|higher|lower|bigger) than|at (?:least|most|minimum|maximum)"
+    r"|under|over|above|below|exceed\w{0,3}|between|beyond|up to|within|no more|no less|almost|nearly)"
+    r"(?: or equal to)?\W*$"
+    r"|\b(?:sqrt|log|lg|ln|sin|cos|tan|exp|mod|root of|square root)\W*$|[(\[{|]\s*[A-Za-z]\s*$",
+    re.IGNORECASE,
+)
+# Behind it: it is taken back, or only a bound.
+_RETRACTED = re.compile(
+    r"\b(?:wrong|incorrect|mistake\w{0,2}|mistaken|false|invalid|impossible)\b"
+    r"|\b(?:is|was|are|does|be)(?: \w{1,12})?(?: not|n['’]t)\b|n['’]t (?:the|right|correct|it)\b"
+    r"|\bnot (?:the|right|correct|quite|enough|possible)\b"
+    r"|\bor (?:more|less|fewer|higher|greater|above|below|over|under)\b|^\s*(?:不|nicht)",
+    re.IGNORECASE,
+)
+_TAKEN_BACK = re.compile(r"\b(?:wait|no|actually|sorry|oops|correction|rather|instead|should be)\b", re.IGNORECASE)
+_ARROW = re.compile(r"=>|->|[→⇒⟹⟶]|\\(?:[Rr]ightarrow|implies|to|longrightarrow)(?![A-Za-z])")
+_NOT_RATHER = re.compile(r"\W{0,4}(?:and |but )?(?:not|rather than|instead of)\b")
+_LINKING_TEXT = "of from for in at per with after because since as on every each out than when if which that who where"
+_LINKING = frozenset(_LINKING_TEXT.split())
+_JOINING = frozenset(("or", "and", "oder", "ou", "maybe", "plus", "minus", "to", "through", "then", "but"))
+_REMARK = re.compile(r"\([^()]{0,400}\)")
+_WORD = re.compile(r"[A-Za-z]+")
+_LIST = re.compile(r"[,;&]\s*(?:and|or)?\s*[A-Za-z\\$]|\b(?:and|or|oder)\b|\\q?quad(?![A-Za-z])|\\\\")
 
 
 def stated_number(text: str) -> Quantity | None:
     """Return the number that a short answer states, or None when it states none, or several.
 
     `text` is what stands behind a marker or in a box. It may be a number, begin with one (`18 dollars a day`), end
-    a calculation (`9 * 2 = 18`) or be a sentence with a single number. `12 or 14`, `10 + x` and `5\\sqrt{2}` are none.
+    a calculation (`9 * 2 = 18`) or be a sentence with a single number. `12 or 14`, `10 + x` and `5\\sqrt{2}` are none;
+    neither are `not 18`, `at least 18`, `18, which is wrong`, `18 19`, `2x = 5` and `(3,4)`.
     """
     text = text[:MAX_TEXT].strip()
     whole = read_number(text)
@@ -498,11 +577,58 @@ def stated_number(text: str) -> Quantity | None:
         return whole
     end = _SENTENCE.search(text)
     sentence = text[: end.start()] if end is not None and end.start() else text
-    if "=" in sentence:
-        left, _, right = sentence.rpartition("=")
+    value = _equated(sentence) if "=" in sentence else _stated(sentence)
+    if value is None or len(sentence) == len(text):
+        return value
+    return value if _stands(sentence, text[len(sentence) :].lstrip(" \t\r\n.?!。")) else None
+
+
+def _stands(sentence: str, rest: str) -> bool:
+    """Whether what follows the first sentence of an answer leaves its number alone."""
+    if not rest:
+        return True
+    if _RETRACTED.search(rest) is not None or _TAKEN_BACK.match(rest) is not None:
+        return False
+    rest = _REMARK.sub("", rest)
+    span = next(find_numbers(rest), None)
+    if span is None:
+        return True
+    if not any(map(str.isalnum, rest[: span[0]])):  # `5\n6`
+        return False
+    first = next(find_numbers(sentence), None)
+    return first is not None and ("=" in sentence or _leads(sentence[: first[0]]))
+
+
+def _equated(sentence: str) -> Quantity | None:
+    """Return what stands right of the last `=`, if left of it are only names and calculations."""
+    if "!=" in sentence or _ARROW.search(sentence) is not None or _DENIED.search(sentence) is not None:
+        return None
+    *lefts, right = sentence.split("=")
+    if any(_LIST.search(part) is not None for part in lefts[1:]) or any(map(_unsolved, lefts)):
+        return None
+    if _HEDGE.search(sentence) is not None:
+        return None
+    value = read_number(right)
+    if value is None:
         value = _stated(right)
-        return value if value is not None else read_number(left)
-    return _stated(sentence)
+    if value is not None or len(lefts) != 1:
+        return value
+    return read_number(lefts[0]) if _CALCULATION.fullmatch(right) is not None else None
+
+
+_CALCULATION = re.compile(r"[\s\d.,$€£%()*/+×÷·−-]+|(?:[^A-Za-z=]|\\(?:times|cdot|div|frac)(?![A-Za-z]))+")
+_NAME = re.compile(r"\W{0,4}[A-Za-z]{1,2}(?:_?\{?\d{1,3}\}?|\([\w, ]{1,8}\))\W{0,2}")
+_VARIABLE = re.compile(r"(?<![A-Za-z\\'’])[B-HJ-Zb-z](?![A-Za-z])")
+_OPERATION = re.compile(r"[\d+*/^<>±√!|−-]|\\(?:[dt]?frac|sqrt|times|cdot|div|log|ln|sin|cos|tan)(?![A-Za-z])")
+_FUNCTION = re.compile(r"(?<![A-Za-z])(?:sqrt|log|ln|sin|cos|tan)(?![A-Za-z])\W*[A-Za-z]|√\W*[A-Za-z]")
+
+
+def _unsolved(left: str) -> bool:
+    """Whether an unknown is part of an expression, so that the equation states no number: `2x`, `x^2`, `1/x`."""
+    if _NAME.fullmatch(left) is not None:
+        return False
+    unknown = _VARIABLE.search(left) is not None or re.search(r"\ba\b(?=\s*[-+*/^])|\da\b", left) is not None
+    return (unknown and _OPERATION.search(left) is not None) or _FUNCTION.search(left) is not None
 
 
 def _stated(text: str) -> Quantity | None:
@@ -518,16 +644,34 @@ def _stated(text: str) -> Quantity | None:
     grouped = _SPACED.match(text, first) if leads else None
     if grouped is not None and grouped.end() > last:
         last = grouped.end()
+    before, behind = text[:first].rstrip(), text[last:]
     if _ALGEBRA.match(text, last) is not None or _SECOND.match(text, last) is not None:
         return None
-    before = text[:first].rstrip()
-    if before.endswith(("+", "*", "/", "^", "<", ">", "≤", "≥", "±")) and not before.endswith("**"):
+    if _DENIED.search(text, 0, first) is not None or _RETRACTED.search(behind) is not None:
         return None
+    if before.endswith(("+", "*", "/", "^", "<", ">", "≤", "≥", "±", "√", "(-")) and not before.endswith("**"):
+        return None
+    if before.endswith(("(", "[", "{")) and behind.lstrip().startswith((",", ";")):
+        return None
+    if len(spans) > 1 and _another(_REMARK.sub("", behind)):
+        return None
+    said = _SAID_BEFORE.search(before)
+    if said is not None:
+        return read_number("-" + text[first:last]) if text[first].isdecimal() else None
     return read_number(text[first:last])
 
 
+def _another(behind: str) -> bool:
+    """Whether a second answer follows a number: `19`, `; 19`, `maybe 19`, but not `of 20`, `, not 17`."""
+    span = next(find_numbers(behind), None)
+    if span is None or _NOT_RATHER.match(behind) is not None:
+        return False
+    words = [word.lower() for word in _WORD.findall(behind[: span[0]])]
+    return _ARROW.search(behind) is not None or not _LINKING.intersection(words) or not _JOINING.isdisjoint(words)
+
+
+_SAID_BEFORE = re.compile(r"(?:(?<![A-Za-z])(?:minus|negative)|(?:^|[=:])\s*[-−])$", re.IGNORECASE)
 _SPACED = re.compile(r"[$€£]?\s?[1-9]\d{0,2}(?: \d{3})+(?:[.,]\d+)?(?![\d.,]*\d)")
-_WORD = re.compile(r"[A-Za-z]+")
 
 
 def _leads(before: str) -> bool:
@@ -535,3 +679,86 @@ def _leads(before: str) -> bool:
     if not any(map(str.isalnum, before)):
         return True
     return all(word.lower() in _VAGUE for word in _WORD.findall(before)) and not any(map(str.isdigit, before))
+
+
+_PROSE_DENIED = re.compile(
+    r"(?:\b(?:not|never|neither|nor|nicht|kein\w{0,2})|n['’]t)\b"
+    r"(?:[ *_$\\({]{1,4}(?!(?:is|are|was|were|so|has|had|makes?)\b)\w{1,10}){0,3}[ *_$\\({]{0,4}$"
+    r"|(?:[≠≮≯≥≤≧≦±∓]|!=|\\(?:neq?|geq?|leq?|geqslant|leqslant|[gl]t|pm|mp)(?![A-Za-z]))[\s$({]*$"
+    r"|\b(?:less|more|fewer|greater|smaller|larger) than[ *_$\\({]*$|不是?\s*$"
+    r"|\d[^.!?\n]{0,40}?(?:\b(?:or|oder|ou|versus|vs|maybe|perhaps|possibly)\b|或)[^\d.!?\n]{0,16}$"
+    r"|\b(?:sqrt|log|lg|ln|sin|cos|tan)[\s({]*$",
+    re.IGNORECASE,
+)
+_PROSE_RETRACTED = re.compile(
+    r"[*_$\\)}]{0,4}(?: \w{1,12}){0,2},?(?: which| that| this| it)? (?:is|was|isn['’]t|wasn['’]t)(?: \w{1,12})?"
+    r" (?:wrong|incorrect|false|right|correct|the right|the correct|not the|the wrong)\b",
+    re.IGNORECASE,
+)
+_CONFIRMED = re.compile(r" (?:is|was)(?: \w{1,12})? (?:the )?(?:right|correct)$", re.IGNORECASE)
+
+
+def denied_in_prose(text: str, start: int, end: int) -> bool:
+    """Whether the number at start:end of a sentence is denied, one of several, or only a bound."""
+    before = text[max(0, start - 120) : start]
+    cut = max(before.rfind(". "), before.rfind("\n"), -1) + 1
+    if _PROSE_DENIED.search(before, cut) is not None:
+        return True
+    said = _PROSE_RETRACTED.match(text, end)
+    return said is not None and (_CONFIRMED.search(said[0]) is None or " not " in said[0])
+
+
+_GROUP_HEAD = re.compile(r"[-+−$€£]{0,3}[1-9]\d{0,2}")
+_LAST_GROUP = re.compile(r"\d{3}(?!\d)")
+_SCALED = re.compile(rf"\s(?:{'|'.join(_SCALES)})s?$", re.IGNORECASE)
+_SIGN_BEFORE = re.compile(
+    r"(?:(?:=|\b(?:is|was|be))[\s*_$\\(]{0,4}[-−–]\s|\bnegative\s|(?:=|\b(?:is|was|be)) minus\s)$", re.IGNORECASE
+)
+_SIGN = re.compile(r"(?:[-−–]|negative|minus)\s$", re.IGNORECASE)
+_HALF_BEHIND = re.compile(
+    r"\s?and (?:a (?:half|third|quarter)\b|(?:an?|one|two|three|four|five|six|seven|eight|nine|ten)\b(?! of))",
+    re.IGNORECASE,
+)
+
+
+def whole_span(text: str, spans: list[tuple[int, int]]) -> tuple[int, int]:
+    """Widen the last of some neighbouring spans to all of what it is a part of.
+
+    That is digits grouped by spaces (`$10 000`), a sign apart from it (`x = - 18`, `negative 18`), or one quantity in
+    two units (`1 hour 30 minutes`, `2 thousand 5 hundred`), where a part would be another number.
+    """
+    start, end = spans[-1]
+    if _LAST_GROUP.match(text, start) is not None:
+        for place in range(len(spans) - 2, -1, -1):
+            left, right = spans[place]
+            if text[right : spans[place + 1][0]] != " ":
+                break
+            if _GROUP_HEAD.fullmatch(text, left, right) is not None:
+                start = left
+                if right - left != 3:
+                    break
+            elif _LAST_GROUP.fullmatch(text, left, right) is None:
+                break
+    if len(spans) > 1 and start == spans[-1][0]:
+        left, right = spans[-2]
+        if text[right:start].strip(" ,").lower() in ("", "and", "&") and right < start:
+            start = left if _parts(text[left:right], text[start:end]) else start
+    if end < len(text) and _SCALED.search(text, start, end) is not None:
+        behind = _HALF_BEHIND.match(text, end)
+        end = behind.end() if behind is not None else end
+    sign = _SIGN_BEFORE.search(text, max(0, start - 24), start)
+    if sign is not None and text[start].isdecimal():
+        word = _SIGN.search(text, sign.start(), start)
+        start = word.start() if word is not None else start
+    return start, end
+
+
+def _parts(more: str, less: str) -> bool:
+    """Whether two neighbouring numbers are parts of one quantity."""
+    if _SCALED.search(more) is not None:
+        return True
+    many, few = read_number(more), read_number(less)
+    if many is None or few is None or not many.unit or not few.unit:
+        return False
+    factor = conversion(many.unit, few.unit)
+    return factor is not None and factor > 1

@@ -16,12 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
+
 from rewardkit import __version__, recipe
 from rewardkit.compose import Reward
 from rewardkit.engine import Engine, Scored
 from rewardkit.errors import InputError, UsageError
 from rewardkit.plugins import load_plugins
-from rewardkit.records import FieldMap, Reader, Records, Source, read_generations
+from rewardkit.records import FieldMap, Reader, Records, Source, encode_json, read_generations
 from rewardkit.records.text import path_text
 from rewardkit.report.summary import Summary, notices
 from rewardkit.runfolder import Earlier, RunFolder
@@ -156,7 +158,7 @@ class _Run:
         for bad in records.bad:
             folder.log("bad row", line=bad.line, why=bad.why)
         folder.discard("scores.jsonl.earlier")
-        folder.write("summary.json", json.dumps(outcome.summary, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+        folder.write("summary.json", summary_text(outcome.summary))
         folder.log("stopped" if outcome.stopped else "done", why=outcome.stopped)
 
     def _score(self, records: Records, folder: RunFolder) -> None:
@@ -294,6 +296,11 @@ class _Failures:
 def _folder_path(plan: Plan, identity: str) -> Path:
     stem = "stdin" if plan.input == "-" else Path(plan.input).name.split(".")[0] or "input"
     return plan.output or Path("runs") / f"{stem}-{identity[:8]}"
+
+
+def summary_text(summary: Mapping[str, Any]) -> str:
+    """Return a summary as strict, indented JSON in which nothing can act on a terminal."""
+    return msgspec.json.format(encode_json(summary), indent=1).decode() + "\n"
 
 
 def readers(note: Callable[[str], None] = lambda text: None) -> dict[str, Reader]:

@@ -75,9 +75,19 @@ _NO_UNITS_TEXT = (
     "not of on or over perhaps pi plus possibly remainder root so sqrt squared than that the then this "
     "times to under unknown until unless up when where which with without x y z zero one two three four "
     "five six seven eight nine ten eleven twelve hundred thousand million billion trillion sin cos tan "
-    "bit"
+    "bit no nor never either neither wrong incorrect false negative above below greater about around wait oder ou "
+    "o ppm ppb permille half halves third fourth fifth sixth seventh eighth ninth tenth twelfth sixteenth hundredth "
+    "thousandth millionth"
 )
 _NO_UNITS = frozenset(_NO_UNITS_TEXT.split())
+# Words of unknown things: Latin letters (micro units too) behind a space, or Chinese, Japanese, Korean ones.
+_LATIN = re.compile(r"[µμ]?[A-Za-z\u00c0-\u024f-]+")
+_CJK = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
+# Of these some count on, negate, join or divide: 3万 is 30000, 3分之一 a third.
+_NO_CJK = re.compile(
+    "^(?:[和与與跟及到至减減乘除十百万萬亿億半不非无無约多以]|加(?![仑侖])|千(?![克米瓦])|大约)"
+    "|或|分之|不是|以上|以下|[错錯]|또는|아니|^[만천백]"
+)
 _TERM = re.compile(
     r"(?:(sq\.?|square|cu\.?|cubic)\s+)?"
     r"([^\s^/]+(?:\s[^\s^/]+){0,2}?)"
@@ -95,7 +105,7 @@ def read_unit(text: str, *, glued: bool = False) -> str | None:
     Known units are looked up (`centimetres`, `sq ft`, `m/s^2`, `km per hour`). Other names of things (`apples`)
     are units of their own: one to three words of which none can change what the number means. Single letters
     are units only where the table has them. `glued`: it stands right behind the digits, where only known units
-    and words of other scripts count.
+    and Chinese, Japanese and Korean words count.
     """
     text = " ".join(text.split()).rstrip(".")
     if not text:
@@ -126,8 +136,10 @@ def _term(text: str, glued: bool) -> str | None:
 
 
 def _name(text: str, glued: bool) -> str | None:
-    text = text.lstrip("-").rstrip(".,;:!?")
+    text = text.lstrip("-").rstrip(".,;:!?").strip()
     lower = text.lower()
+    if not text:
+        return None
     for form in (text, text[:-1] if text.endswith("s") else text, lower, lower[:-1] if lower.endswith("s") else lower):
         if form in UNIT_NAMES and (len(form) > 1 or form == text):
             return UNIT_NAMES[form]
@@ -138,10 +150,14 @@ def _name(text: str, glued: bool) -> str | None:
     if lower in _FILLERS or _singular(lower) in _FILLERS or lower in ("in total", "in all"):
         return ""
     words = lower.split()
-    if glued and text.isascii():
-        return None
     for place, word in enumerate(words):
-        if not word.replace("-", "").isalpha() or (word in _NO_UNITS and not (place and word in _LINKS)):
+        if _CJK.fullmatch(word) is not None:
+            if _NO_CJK.search(word) is not None:
+                return None
+            continue
+        if glued or _LATIN.fullmatch(word) is None:
+            return None
+        if not _NO_UNITS.isdisjoint((word, _singular(word))) and not (place and word in _LINKS):
             return None
     if (text.isascii() and (len(words[0]) < 3 or any(len(word) == 1 for word in words))) or words[-1] in _LINKS:
         return None

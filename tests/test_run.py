@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -531,3 +532,68 @@ def test_no_two_places_of_a_run_are_written_in_another_order(cli: Here) -> None:
     cli("eval", cli.write("rows.jsonl", rows), "-r", "gsm8k", "-r", "my_rewards.py:one", "-o", "out")
     expected = list(itertools.product((5, 3, 4), (0, 1), ("gsm8k", "one")))
     assert [(line["id"], line["index"], line["reward"]) for line in lines(cli.folder / "out")] == expected
+
+
+GROUPED = """
+from rewardkit import group_reward, reward
+
+@group_reward
+def ranks(completions):
+    with open("seen.txt", "a") as file:
+        file.write(" ".join(completions) + "\\n")
+    return [float(sorted(completions).index(text)) for text in completions]
+
+@reward
+def own(completion, mark):
+    return float(mark)
+"""
+
+
+def test_resuming_asks_a_group_reward_about_whole_groups_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of three groups lie mixed; the earlier run ended in the middle of all of them."""
+    monkeypatch.chdir(tmp_path)
+    Path("grouped.py").write_text(GROUPED, encoding="utf-8")
+    rows = [{"id": i % 3, "prompt": f"p{i % 3}", "completion": str(i), "mark": i} for i in range(12)]
+    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    rewards = {"ranks": parse("'grouped.py:ranks'"), "own": parse("'grouped.py:own'")}
+    evaluate(Plan("rows.jsonl", rewards, output=Path("whole")))
+    assert [line["value"] for line in lines(Path("whole")) if line["reward"] == "own"] == [float(i) for i in range(12)]
+    evaluate(Plan("rows.jsonl", rewards, output=Path("part")))
+    kept = Path("part/scores.jsonl").read_bytes().splitlines(keepends=True)[:13]
+    Path("part/scores.jsonl").write_bytes(b"".join(kept)[:-9])
+    Path("seen.txt").unlink()
+    evaluate(Plan("rows.jsonl", rewards, output=Path("part"), resume=True))
+    assert lines(Path("part")) == lines(Path("whole")) and figures(Path("part")) == figures(Path("whole"))
+    assert sorted(len(line.split()) for line in Path("seen.txt").read_text().splitlines()) == [4, 4, 4]
+
+
+def test_what_a_resumed_run_redid_before_it_was_killed_is_not_redone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resumed run that redoes errors writes beside the old file; killed twice, it must still get on."""
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(SLOW, encoding="utf-8")
+    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in numbered(12)), encoding="utf-8")
+    rewards = {"tens": parse("'own.py:tens'")}
+    Path("broken.txt").write_text("0 1 2 3 4 5 6 7 8 9 10 11", encoding="utf-8")
+    evaluate(Plan("rows.jsonl", rewards, output=Path("run")))
+    Path("broken.txt").unlink()
+    evaluate(Plan("rows.jsonl", rewards, output=Path("good")))
+    done = Path("good/scores.jsonl").read_bytes().splitlines(keepends=True)
+    for redone in (5, 3, 8):  # the second try got less far than the first
+        Path("run/scores.jsonl.part").write_bytes(b"".join(done[:redone]) + done[redone][:7])
+        with contextlib.suppress(KeyboardInterrupt):
+            evaluate(Plan("rows.jsonl", rewards, output=Path("run"), resume=True), Interrupting())
+    outcome = evaluate(Plan("rows.jsonl", rewards, output=Path("run"), resume=True))
+    assert outcome.reused == 8
+    assert lines(Path("run")) == lines(Path("good"))
+    assert sorted(path.name for path in Path("run").iterdir()) == [
+        "config.toml", "log.jsonl", "scores.jsonl", "summary.json"
+    ]  # fmt: skip
+
+
+class Interrupting(Observer):
+    """Ctrl-C before the first score."""
+
+    def scored(self, completions: int, failed: int) -> None:
+        raise KeyboardInterrupt

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import shutil
@@ -20,7 +19,7 @@ from rewardkit.errors import UsageError, nearest
 from rewardkit.records import FieldMap, Records, read_generations
 from rewardkit.records.text import path_text
 from rewardkit.report.terminal import Progress, is_terminal, render_summary, wants_color
-from rewardkit.run import Observer, Outcome, Plan, evaluate, readers
+from rewardkit.run import Observer, Outcome, Plan, evaluate, readers, summary_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -215,7 +214,7 @@ def _echo(text: str, stream: Any, color: bool | None = None) -> None:
 
 def _print(outcome: Outcome, stream: Any, *, as_json: bool, quiet: bool) -> None:
     if as_json:
-        _echo(json.dumps(outcome.summary, allow_nan=False, ensure_ascii=False, indent=1), sys.stdout)
+        _echo(summary_text(outcome.summary).rstrip(), sys.stdout)
     elif quiet:
         _echo(_one_line(outcome), stream)
     if quiet:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from rewardkit.records.fieldmap import ROLES, FieldMap
 from rewardkit.records.generations import encode_json, generation_line, write_generations
-from rewardkit.records.groups import gather, group_key
+from rewardkit.records.groups import group_key
 from rewardkit.records.guess import Guess, guess
 from rewardkit.records.paths import Path
 from rewardkit.records.reading import Records, read_generations
@@ -33,7 +33,6 @@ __all__ = [
     "built_in_readers",
     "cut_partial_line",
     "encode_json",
-    "gather",
     "generation_line",
     "group_key",
     "guess",

@@ -50,8 +50,20 @@ def _plain(value: Any) -> Any:
 _encode = msgspec.json.Encoder(enc_hook=_plain).encode
 
 # What a terminal or an editor acts on and JSON lets stand, as UTF-8: DEL, the C1 controls, bidirectional marks and
-# overrides, zero-width characters, the line and paragraph separators, the byte-order mark.
-_ACTIVE = re.compile(rb"\x7f|\xc2[\x80-\x9f]|\xd8\x9c|\xe2(?:\x80[\x8b-\x8f\xa8-\xae]|\x81[\xa0-\xaf])|\xef\xbb\xbf")
+# overrides, zero-width characters, the line and paragraph separators, the byte-order mark. One pattern for each first
+# byte, as a search for a literal beginning is many times faster than one for alternatives.
+_ACTIVE = tuple(
+    map(
+        re.compile,
+        (
+            rb"\x7f",
+            rb"\xc2[\x80-\x9f]",
+            rb"\xd8\x9c",
+            rb"\xe2(?:\x80[\x8b-\x8f\xa8-\xae]|\x81[\xa0-\xaf])",
+            rb"\xef\xbb\xbf",
+        ),
+    )
+)
 
 
 def encode_json(value: Any) -> bytes:
@@ -67,9 +79,10 @@ def encode_json(value: Any) -> bytes:
         data = _encode(value)
     except UnicodeEncodeError:
         data = _encode(clean(msgspec.to_builtins(value, enc_hook=_plain)))
-    if data.isascii() and b"\x7f" not in data:
-        return data
-    return _ACTIVE.sub(_escape, data)
+    for pattern in _ACTIVE[:1] if data.isascii() else _ACTIVE:
+        if pattern.search(data):
+            data = pattern.sub(_escape, data)
+    return data
 
 
 def _escape(found: re.Match[bytes]) -> bytes:

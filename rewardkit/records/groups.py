@@ -10,14 +10,12 @@ from __future__ import annotations
 import hashlib
 import sys
 from array import array
-from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
 from rewardkit.records.paths import MISSING
 from rewardkit.records.text import clean
-from rewardkit.types import Generation
 
 _encode = msgspec.json.Encoder(order="deterministic", enc_hook=repr).encode
 _start_hash = hashlib.blake2b(digest_size=8).copy  # copying a fresh state is cheaper than making one
@@ -103,7 +101,7 @@ _MODULUS = sys.hash_info.modulus
 
 
 def _apart(number: int) -> tuple[str]:
-    """Return a negative or huge integer so that its hash is its own: those of -1 and -2, and of 0 and 2**61-1, agree."""
+    """Return a negative or huge integer in a form whose hash is its own; -1 and -2, and 0 and 2**61-1, share theirs."""
     return (f"{number:x}",)
 
 
@@ -173,28 +171,3 @@ class _Sizes:
                 while slots[at]:
                     at = (at + 1) & mask
                 slots[at], self._keys[at], self._counts[at] = slot, key, count
-
-
-def gather(generations: Iterable[Generation]) -> list[Generation]:
-    """Return one generation a group, in order of first appearance; completions keep their order.
-
-    Rewards that look at a whole group need this when a file spreads groups over rows. It holds everything in
-    memory. Generations made in code (key 0) stay as they are.
-    """
-    groups: dict[int, list[Generation]] = {}
-    order: list[list[Generation]] = []
-    for generation in generations:
-        members = groups.get(generation.key) if generation.key else None
-        if members is None:
-            members = []
-            order.append(members)
-            if generation.key:
-                groups[generation.key] = members
-        members.append(generation)
-    return [members[0] if len(members) == 1 else _merged(members) for members in order]
-
-
-def _merged(members: list[Generation]) -> Generation:
-    first = members[0]
-    completions = tuple(completion for member in members for completion in member.completions)
-    return Generation(first.sample, completions, first.model, first.start, first.where, first.key)

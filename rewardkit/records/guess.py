@@ -129,7 +129,9 @@ class _Guesser:
                 break
             if odd:
                 why = "; ".join(f"{path} looks like the completion, but {what}" for path, what in odd)
-                self._doubt("completion", [str(path) for path in (*dict(odd), *map(paths.get, distinct))], why)
+                self._doubt(
+                    "completion", [str(path) for path in (*(path for path, _ in odd), *map(paths.get, distinct))], why
+                )
                 return
             if len(distinct) > 1 or (star is not None and distinct):
                 several = [str(paths[name]) for name in distinct] + ([str(star)] if star else [])

@@ -23,7 +23,7 @@ from typing import IO, Any, BinaryIO, cast
 import msgspec
 
 from rewardkit.errors import InputError, nearest
-from rewardkit.records.text import path_text
+from rewardkit.records.text import path_text, visible
 
 MAX_LINE = 256 * 1024 * 1024  # bytes; a longer line is reported as a bad row instead of filling the memory
 HEAD = 64 * 1024  # bytes that readers see when they say whether a file is theirs
@@ -277,7 +277,7 @@ def _absent(path: Path, given: str) -> str:
     """Return why a path leads to no file, and where it may have been meant to lead."""
     try:
         if path.is_symlink():
-            return f"{given} is a link to {path_text(os.readlink(path))}, and there is no such file"
+            return f"{given} is a link to {visible(path_text(os.readlink(path)))}, and there is no such file"
         return f"no file {given}{nearest(path.name, sorted(os.listdir(path.parent))[:10_000])}"
     except (OSError, ValueError):
         return f"no file {given}"

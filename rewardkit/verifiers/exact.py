@@ -5,8 +5,9 @@ from __future__ import annotations
 import unicodedata
 from typing import Any, ClassVar
 
-from pydantic import field_validator
+from pydantic import Field, field_validator
 
+from rewardkit.extract import strip_special_tokens
 from rewardkit.types import Completion, Sample, Verdict
 from rewardkit.verifier import Reference, Verifier
 
@@ -14,7 +15,7 @@ from rewardkit.verifier import Reference, Verifier
 class ExactReference(Reference):
     """The right text. A number stands for its digits (18 for "18"), true and false for these words."""
 
-    text: str
+    text: str = Field(description="a text")
 
     @field_validator("text", mode="before")
     @classmethod
@@ -27,15 +28,15 @@ class ExactReference(Reference):
             raise ValueError(f"a text is wanted, got {type(value).__name__}")
         if not value.strip():
             raise ValueError("a text is wanted, got an empty one")
-        return value
+        return strip_special_tokens(value) or value
 
 
 class Exact(Verifier[ExactReference]):
     """Accept when the completion is the reference, character by character.
 
-    Both sides are treated the same way first: Unicode is composed (NFC: é written as one character or as two is
-    one text), and the options apply. The whole completion counts, also any reasoning in it. An empty completion is
-    no answer.
+    Both sides are treated the same way first: tokens such as `</s>` and `[PAD]` at the end are dropped, Unicode is
+    composed (NFC: é written as one character or as two is one text), and the options apply. The whole completion
+    counts, also any reasoning in it. An empty completion is no answer.
 
     Traps: 18.0 is not 18 and 1,000 is not 1000; use `numeric` for numbers. True is not true unless `ignore_case`.
 
@@ -55,7 +56,7 @@ class Exact(Verifier[ExactReference]):
     fold_space: bool = False
 
     def verify(self, completion: Completion, reference: ExactReference, sample: Sample) -> Verdict:
-        text = completion.text
+        text = strip_special_tokens(completion.text) or completion.text
         if not text.strip():
             return Verdict.reject("the completion is empty", reason="no_answer")
         mine, wanted = self._plain(text), self._plain(reference.text)

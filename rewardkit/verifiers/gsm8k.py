@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar
 
-from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
+from pydantic import Field, PlainSerializer, PlainValidator, WithJsonSchema
 
-from rewardkit.extract import answer_phrase, hash_marker, tagged
+from rewardkit.extract import answer_phrase, hash_marker
 from rewardkit.number import Quantity, read_number, stated_number
 from rewardkit.types import Completion, Sample, Verdict
 from rewardkit.verifier import Reference, Verifier
-from rewardkit.verifiers.numeric import UNFINISHED, answer_region, guessed_answer, judge_number, marked_answer
+from rewardkit.verifiers.final_number import UNFINISHED, answer_region, final_answer, judge_number
 
 
 def _read_gold(value: Any) -> Quantity:
@@ -39,21 +39,22 @@ Gold = Annotated[
 class Gsm8kReference(Reference):
     """The right number (18, "2,125"), or the whole worked solution with `#### 18` or `A: 18` at its end."""
 
-    answer: Gold
+    answer: Gold = Field(description="a number or a worked solution")
 
 
 class Gsm8k(Verifier[Gsm8kReference]):
     r"""Accept when the completion's final number is the reference.
 
     The answer is the number behind the last `####`, else in the last `\boxed{}`, else behind the last "the answer is",
-    "Answer:" or "A:", else in the last `<answer>` tags, else the last number of the text. The verdict says which of
-    these it was: `18 after ####`. Separators, currency, units, a percent sign and 18.0 for 18 make no difference;
-    nothing is rounded.
+    "Answer:" or "A:", else the last number of the text. Where there are `<answer>` tags, it is what stands in the last
+    ones, or behind such a marker after them. The verdict says which of these it was: `18 after ####`. Separators,
+    currency, units, a percent sign and 18.0 for 18 make no difference; nothing is rounded.
 
     Traps: a model that runs on with a new question ("Question: …", "Q: …", "User: …") does not change its answer;
     what follows is cut off. A marker without a number behind it is no answer, even if the right number stands
-    elsewhere: nothing is guessed. A thinking block that is never closed is no answer either. The last `####`
-    wins over an earlier one; a Markdown heading (`#### Step 1`) is none.
+    elsewhere: nothing is guessed. "12 or 14", "not 18", "at least 18" and "18 19" state no number. A thinking block
+    that is never closed is no answer either. The last `####` wins over an earlier one; a Markdown heading
+    (`#### Step 1`) is none.
 
     Example:
         rewardkit try gsm8k --reference 18 'so 9 * 2 = 18. #### 18'
@@ -65,5 +66,4 @@ class Gsm8k(Verifier[Gsm8kReference]):
         text = answer_region(completion.text, sample)
         if text is None:
             return UNFINISHED
-        found = marked_answer(text) or tagged(text, "answer") or guessed_answer(text)
-        return judge_number(found, reference.answer)
+        return judge_number(final_answer(text), reference.answer)

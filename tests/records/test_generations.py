@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewardkit.errors import InputError
-from rewardkit.records import FieldMap, generation_line, group_key, read_generations, write_generations
+from rewardkit.records import FieldMap, encode_json, generation_line, group_key, read_generations, write_generations
 from rewardkit.records.groups import named_group_key
 from rewardkit.types import Completion, Generation, Sample
 
@@ -41,7 +41,7 @@ def generations(draw):
     sample, model = draw(samples), draw(st.none() | texts)
     key = group_key(model, sample.id, sample.step, sample.prompt, sample.reference)
     if draw(st.booleans()):
-        key = named_group_key(model, draw(texts))
+        key = named_group_key(model, sample.step, draw(texts))
     done = tuple(draw(st.lists(completions, min_size=1, max_size=3)))
     return Generation(sample, done, model, draw(st.integers(1, 9)), "", key)
 
@@ -86,6 +86,37 @@ def test_what_is_written_is_strict_json():
     )
     with pytest.raises(TypeError, match="a record holds a complex"):
         generation_line(Generation(Sample(1, metadata={"a": 1j}), (Completion("x"),)))
+
+
+# What a terminal or an editor acts on: C1 controls, reading order, zero width, separators.
+ACTIVE = [
+    0x7F,
+    *range(0x80, 0xA0),
+    0x61C,
+    *range(0x200B, 0x2010),
+    *range(0x2028, 0x202F),
+    *range(0x2060, 0x2070),
+    0xFEFF,
+]
+
+
+def test_characters_that_act_are_written_as_escapes():
+    """Trap: JSON escapes only what is below U+0020, so `cat generations.jsonl` would obey a model's U+009B."""
+    beside = "é\xa0\xbf٠\u060c\u2010\u2027\u202f\u205f\u2070数😀\ufeee ﻼ"  # neighbours by code point and by byte
+    for text in (*map(chr, ACTIVE), "".join(map(chr, ACTIVE)), "\\\x9b2J", "\ud800\u202e"):
+        data = encode_json({"k" + text: [text + beside]})
+        shown = data.decode()
+        assert not any(chr(code) in shown for code in ACTIVE), ascii(text)
+        clean = text.replace("\ud800", "\ufffd")
+        assert json.loads(data) == {"k" + clean: [clean + beside]}
+        assert beside in shown  # nothing else changes
+    assert encode_json("\x9b") == b'"\\u009b"'
+    assert encode_json("\x7f") == b'"\\u007f"'
+
+
+@given(values)
+def test_escapes_change_no_value(value):
+    assert json.loads(encode_json(value)) == json.loads(json.dumps(value))
 
 
 def line(**changes):
@@ -133,6 +164,11 @@ def test_spread_groups_are_counted_and_a_field_can_group(tmp_path):
     )
     assert [g.start for g in read_generations(tmp_path / "g")] == [0, 1, 0]
     assert [g.start for g in read_generations(tmp_path / "g", group="u")] == [0, 1, 2]
+
+
+def test_a_field_groups_within_a_step(tmp_path):
+    (tmp_path / "g").write_text("".join(line(id=n, step=n // 2, columns={"u": 1}) for n in range(4)))
+    assert [g.start for g in read_generations(tmp_path / "g", group="u")] == [0, 1, 0, 1]
 
 
 def test_a_map_overrides_what_the_fields_mean(tmp_path):

@@ -7,9 +7,8 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewardkit.records import FieldMap, gather, group_key, groups, read_generations
-from rewardkit.records.groups import Groups
-from rewardkit.types import Completion, Generation, Sample
+from rewardkit.records import FieldMap, group_key, groups, read_generations
+from rewardkit.records.groups import Groups, named_group_key
 
 
 def read(tmp_path, rows, *maps, **options):
@@ -82,6 +81,66 @@ def test_ids_of_rows_do_not_split_a_group(tmp_path):
     assert "group" not in read(tmp_path, [row(n, prompt=f"p{n}") for n in range(12)]).map
 
 
+def test_a_guessed_group_keeps_references_apart(tmp_path):
+    """Trap: forty rows that all say "Solve the problem." hold two tasks, and not one."""
+    rows = [row(n, prompt="Solve the problem.", answer=str(n % 2), text=str(n % 3)) for n in range(40)]
+    records = read(tmp_path, rows)
+    assert "group" in records.guessed
+    generations = list(records)
+    assert {(g.sample.reference, g.key) for g in generations} == {(str(n % 2), generations[n].key) for n in (0, 1)}
+    assert [g.start for g in generations] == [n // 2 for n in range(40)]
+    assert [g.sample.id for g in generations] == list(range(40))
+    assert len({g.key for g in read(tmp_path, rows, group="prompt")}) == 1  # said so, so done so
+
+
+def test_a_guessed_group_keeps_steps_and_models_apart(tmp_path):
+    """Three steps of four prompts with four completions each are twelve groups of four."""
+    rows = [row(n, prompt=f"p{n // 4 % 4}", step=n // 16) for n in range(48)]
+    records = read(tmp_path, rows)
+    assert "group" in records.guessed
+    assert [g.start for g in records] == [0, 1, 2, 3] * 12
+    assert len({g.key for g in records}) == 12
+    rows = [row(n, prompt=f"p{n % 2}", model=f"m{n // 2 % 2}") for n in range(8)]
+    assert [g.start for g in read(tmp_path, rows)] == [0, 0, 0, 0, 1, 1, 1, 1]
+
+
+def test_one_completion_a_step_is_no_group(tmp_path):
+    rows = [row(n, prompt=f"p{n % 2}", step=n // 2) for n in range(8)]
+    records = read(tmp_path, rows)
+    assert "group" not in records.map
+    assert len({g.key for g in records}) == 8
+
+
+def test_a_guessed_group_of_lists_keeps_references_apart(tmp_path):
+    rows = [{"id": n, "prompt": "p", "answer": n % 2, "completions": ["x", "y"]} for n in range(8)]
+    records = read(tmp_path, rows)
+    assert "group" in records.guessed
+    assert [g.start for g in records] == [0, 0, 2, 2, 4, 4, 6, 6]
+
+
+def test_a_row_without_a_prompt_is_in_no_guessed_group(tmp_path):
+    rows = [row(n, prompt=f"p{n % 2}" if n < 6 else None) for n in range(8)]
+    assert [g.start for g in read(tmp_path, rows)] == [0, 0, 1, 1, 2, 2, 0, 0]
+
+
+def test_a_named_group_lies_in_one_step_and_one_model(tmp_path):
+    rows = [row(n, uid="u", step=n // 2, model="ab"[n // 4]) for n in range(8)]
+    assert [g.start for g in read(tmp_path, rows, group="uid")] == [0, 1] * 4
+    assert len({named_group_key(*about) for about in ((None, 1, "u"), (None, None, "u"), ("m", 1, "u"))}) == 3
+
+
+def test_ids_and_steps_of_one_hash_are_apart(tmp_path):
+    """Trap: in CPython 0 and 2**61-1 have one hash, -1 and -2 too: one would count as the other's duplicate."""
+    ids = [0, 2**61 - 1, 2 * (2**61 - 1), -1, -2, 1, 2**61, "0", "-1", "1fffffffffffffff", 10**4000]
+    records = read(tmp_path, [row(id, prompt=f"p{n}") for n, id in enumerate(ids)], "id=id")
+    assert len({g.key for g in records}) == len(ids)
+    assert records.duplicate_ids == 0
+    compact = Groups()
+    for key, step in enumerate((-1, -2, 0, 2**61 - 1, None), 1):
+        assert compact.start(None, "a", step, key, 1) == 0
+    assert compact.duplicate_ids == 0
+
+
 def test_the_order_of_an_objects_fields_is_nothing():
     assert group_key(None, 1, None, "p", {"a": 1, "b": 2}) == group_key(None, 1, None, "p", {"b": 2, "a": 1})
     assert group_key(None, 1, None, "p", "1") != group_key(None, 1, None, "p", 1)
@@ -125,11 +184,3 @@ def _small_compact(self, few):
     self._allot(16)
     for slot, (key, count) in few.items():
         self._add(slot or 1, key, count)
-
-
-def test_gather_joins_a_group_in_order_of_first_appearance(tmp_path):
-    records = read(tmp_path, [row(1, text="a"), row(2, text="b"), row(1, text="c")])
-    joined = gather(records)
-    assert [[c.text for c in g.completions] for g in joined] == [["a", "c"], ["b"]]
-    made = Generation(Sample("s"), (Completion("x"),))
-    assert gather([made, made]) == [made, made]  # made in code: no identity

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from rewardkit.errors import MapError
@@ -115,6 +117,7 @@ TASK = {"question": "q", "answer": "4"}
                 "model": "model",
                 "tokens": "completion_tokens",
                 "finish_reason": "finish_reason",
+                "error": "error",  # empty so far: rows that failed may come later
             },
         ),
         (
@@ -134,7 +137,9 @@ def test_what_people_have_on_disk(rows, expected):
 @pytest.mark.parametrize(
     ("row", "role", "candidates"),
     [
-        ({"question": "q", "answer": "4"}, "completion", ("question", "answer")),  # a file of problems
+        ({"question": "q", "answer": "4", "subject": "x"}, "completion", ()),  # a file of problems
+        ({"question": "q", "expected_output": "4", "model_name": "m"}, "completion", ()),
+        ({"question": "q", "model_reply": "4", "my_output": "long"}, "completion", ("model_reply", "my_output")),
         ({"response": "x", "generation": "y"}, "completion", ("response", "generation")),
         ({"code": "def f", "input": "1", "output": "2", "id": "s"}, "completion", ("output", "code")),
         ({"text": "task", "code": "gold", "task_id": 1}, "completion", ("text", "code")),
@@ -161,6 +166,77 @@ def test_what_is_given_settles_the_question_and_is_not_used_twice():
     assert guessed({"completion": "x", "answer": "4"}, given=["reference="])["reference"] == ""
     star = {"a": {"text": "x", "correct": 1}, "b": {"text": "y", "correct": 0}}
     assert guessed(star, given=["completion=*.text"])["label"] == "*.correct"
+
+
+def test_a_file_of_problems_gets_no_wrong_example(tmp_path):
+    """Trap: `--map completion=prompt` as an example would grade the task against its own gold."""
+    (tmp_path / "a.jsonl").write_text('{"prompt": "a long text", "answer": "4", "subject": "x"}\n' * 3)
+    with pytest.raises(MapError, match=r"no field looks like a completion(.|\n)*example: --map completion=FIELD$"):
+        read_generations(tmp_path / "a.jsonl")
+    (tmp_path / "a.jsonl").write_text('{"prompt": "a long text", "vicuna_reply": "4", "n": 1}\n')
+    with pytest.raises(MapError, match=r"example: --map completion=vicuna_reply$"):
+        read_generations(tmp_path / "a.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("values", "says", "path"),
+    [
+        (["x", "y", 7, 8], "completion looks like the completion, but in line 3 it is the number 7", "completion"),
+        (["x", {"y": 1}], "in line 2 it is an object with y", "completion"),
+        (["x", "y", ["z"]], "in line 3 it is a list of 1", "completion"),
+        ([["x", {"y": 1}, "z"]], r"completion\[\] looks like .* line 1 it holds an object with y", "completion[]"),
+        ([["x"], ["y"], "z"], "in line 3 it is the text 'z'", "completion[]"),
+    ],
+)
+def test_one_odd_value_is_named_with_its_line(values, says, path):
+    """Trap: a worse column (`text`) must not be taken in its place without a word."""
+    rows = [Row(n, {"prompt": "p", "completion": value, "text": "t"}) for n, value in enumerate(values, 1)]
+    found = guess(rows, FieldMap())
+    (why,) = found.why
+    assert re.search(says, why)
+    assert found.candidates["completion"] == (path,)
+
+
+def test_a_column_of_other_values_is_passed_over():
+    assert guessed({"completion": 7, "text": "x"}, {"completion": 0.5, "text": "y"})["completion"] == "text"
+    assert guessed({"samples": 8, "text": "x"})["completion"] == "text"
+
+
+def test_an_odd_value_is_named_in_the_units_of_the_file(tmp_path):
+    (tmp_path / "a.json").write_text('[{"completion": "x"}, {"completion": 7}]')
+    with pytest.raises(MapError, match="in row 2 it is the number 7"):
+        read_generations(tmp_path / "a.json")
+
+
+@pytest.mark.parametrize(
+    ("role", "values"),
+    [
+        ("id", ["a", 1, True, 2.5, {"x": 1}]),
+        ("id", ["a", "b", [1]]),
+        ("step", [1, 2.0, "3", None]),
+        ("step", [1, 2, "warm-up"]),
+        ("model", ["a", "b", 7]),
+        ("prompt", ["p", "q", 7]),
+        ("tokens", [1, 2, "many"]),
+        ("finish_reason", ["stop", "length", 3]),
+        ("error", [0, 1]),
+        ("error", [0, 137, 2]),
+        ("error", [0.0, 1.0, None]),
+        ("error", [None, None]),
+        ("error", ["", ["x"], {"code": 1}, True]),
+    ],
+)
+def test_one_odd_value_does_not_take_a_role_away(role, values):
+    assert guessed(*({"completion": "x", role: value} for value in values))[role] == role
+    in_lists = {"completions": [{"text": "x", role: value} for value in values]}
+    if role in ("tokens", "finish_reason", "error"):
+        assert guessed(in_lists)[role] == f"completions[].{role}"
+
+
+def test_other_numbers_are_no_error():
+    """A column `error` of distances is no message of failure."""
+    assert "error" not in guessed({"completion": "x", "error": 0.25}, {"completion": "x", "error": 3.5})
+    assert "error" not in guessed({"completions": [{"text": "x"}]})
 
 
 def test_numbers_outside_zero_to_one_are_no_label():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -254,6 +255,95 @@ def test_rows_that_their_source_marks_as_failed(tmp_path):
         {"completion": "y", "error": ""},
     ]
     assert [g.completions[0].error for g in read(tmp_path, rows)] == [None, "timed out", '{"code":5}', None]
+
+
+NO_FAILURE = [
+    None, False, 0, 0.0, "", " ", "False", "false", "None", "0", "0.0", "nan", "NaN", "null", "NULL", "N/A", "<NA>",
+    [], {}, {"code": None}, {"code": None, "message": "", "failed": False}, [None], [{"a": ["none"]}],
+]  # fmt: skip
+FAILURES = [
+    (True, "marked as failed"),
+    (1, "marked as failed"),
+    (1.0, "marked as failed"),
+    ("True", "marked as failed"),
+    ("1", "marked as failed"),
+    (137, "137"),
+    ("timed out", "timed out"),
+    ("no", "no"),
+    ({"code": 5, "message": None}, '{"code":5,"message":null}'),
+    (["x"], '["x"]'),
+]
+
+
+@pytest.mark.parametrize("value", NO_FAILURE, ids=repr)
+def test_what_says_that_nothing_failed(tmp_path, value):
+    assert [g.completions[0].error for g in read(tmp_path, [{"completion": "x", "error": value}], "error=error")] == [
+        None
+    ]
+    (g,) = read(
+        tmp_path, [{"completions": [{"text": "x", "error": value}]}], "completion=completions[].text,error=error"
+    )
+    assert g.completions[0].error is None
+
+
+@pytest.mark.parametrize(("value", "error"), FAILURES, ids=repr)
+def test_what_says_that_something_failed(tmp_path, value, error):
+    assert [g.completions[0].error for g in read(tmp_path, [{"completion": "", "error": value}] * 2)] == [error] * 2
+
+
+def test_a_table_of_errors_as_text(tmp_path):
+    """Trap: a CSV's False is text, and text is true."""
+    words = ["False", "None", "0", "nan", "", "null", "Timeout"]
+    (tmp_path / "a.csv").write_text("completion,error\n" + "".join(f"x,{word}\n" for word in words))
+    records = read_generations(tmp_path / "a.csv")
+    assert [g.completions[0].error for g in records] == [None] * 6 + ["Timeout"]
+
+
+def test_an_error_that_comes_after_the_first_rows(tmp_path):
+    """Trap: in the first hundred rows the column is empty."""
+    rows = [{"completion": "x", "error": None}] * 150 + [{"completion": None, "error": "timed out"}]
+    assert [g.completions[0].error for g in read(tmp_path, rows)][-2:] == [None, "timed out"]
+
+
+@pytest.mark.parametrize("broken", [{"x": 1}, ["a", "b"]])
+def test_a_broken_element_of_a_list_leaves_its_neighbours(tmp_path, broken):
+    records = read(tmp_path, [{"prompt": "p", "completions": ["1", "1", broken, "1"]}], "completion=completions[]")
+    (g,) = records
+    assert [c.text for c in g.completions] == ["1", "1", "", "1"]
+    assert [c.error is None for c in g.completions] == [True, True, False, True]
+    assert re.match(r"completions\[\] is (an object with x|a list of 2)", g.completions[2].error)
+    assert records.bad_rows == 0
+
+
+def test_a_broken_element_keeps_its_label_and_the_sources_own_error(tmp_path):
+    row = {"outs": [{"text": {"x": 1}, "error": "cut", "ok": 0}, {"text": "a", "ok": 1}, {"text": {"y": 1}, "ok": 0}]}
+    (g,) = read(tmp_path, [row], "completion=outs[].text,error=error,label=outs[].ok")
+    assert [c.error for c in g.completions] == ["cut", None, "outs[].text is an object with y"]
+    assert labels([g]) == [[0, 1, 0]]
+
+
+def test_a_list_that_holds_nothing_readable_is_refused_as_a_wrong_map(tmp_path):
+    with pytest.raises(MapError, match=r"a\.jsonl:1: outs\[\] is an object with x\n  no row fits the map"):
+        read(tmp_path, [{"outs": [{"x": 1}, {"x": 2}]}] * 3, "completion=outs[]")
+    with pytest.raises(MapError, match=r"no field outs\[\]\.txt"):
+        read(tmp_path, [{"outs": [{"text": "1"}]}] * 3, "completion=outs[].txt")
+    row = {"outs": [{"error": "x"}]}
+    assert [g.completions[0].error for g in read(tmp_path, [row], "completion=outs[].text,error=error")] == ["x"]
+
+
+def test_one_bad_step_in_a_list_of_samples_leaves_the_others(tmp_path):
+    row = {"outs": ["a", "b", "c"], "steps": [1, "x", 3]}
+    records = read(tmp_path, [row], "completion=outs[],step=steps[]")
+    assert texts(records) == [["a"], ["c"]]
+    assert [b.why for b in records.bad] == ["step is the text 'x', not a whole number"]
+
+
+def test_ids_of_mixed_types_stay_ids(tmp_path):
+    """Trap: one id that is no text and no integer must not make ids of contents for the whole file."""
+    ids = [1, "a", 2.5, True, [1, 2], {"b": 1, "a": 2}]
+    records = read(tmp_path, [{"id": id, "prompt": "p", "completion": "x"} for id in ids] * 2)
+    assert [g.sample.id for g in records][:6] == [1, "a", "2.5", "true", "[1,2]", '{"a":2,"b":1}']
+    assert [g.start for g in records] == [0] * 6 + [1] * 6
 
 
 def test_steps_ids_and_labels_of_other_kinds(tmp_path):

@@ -68,6 +68,9 @@ def test_one_line_has_the_fields_of_the_design():
     [
         (Score(1.0), "scored", None),
         (Score(0.0, "a: b", reason="wrong"), "scored", "wrong"),
+        (Score(0.0, reason="timeout"), "scored", "timeout"),
+        (Score(0.5, "note: timeout: x"), "scored", None),
+        (Score(0.5, "two of four tags"), "scored", None),
         (Score(None, reason="missing"), "abstained", "missing"),
         (Score.error("raised", "KeyError: 'x'"), "error", "raised"),
     ],
@@ -76,6 +79,21 @@ def test_states_and_reasons_read_back(tmp_path, score, state, code):
     (tmp_path / "s").write_bytes(score_line(GROUP, 0, score, "r"))
     (found,) = read_scores(tmp_path / "s")
     assert (found.state, found.code, found.value, found.reason) == (state, code, score.value, score.why)
+
+
+def test_a_code_that_its_state_cannot_have_is_free_text(tmp_path):
+    data = score_line(GROUP, 0, Score(0.5), "r")
+    (tmp_path / "s").write_bytes(data.replace(b'"reason":""', b'"reason":"raised: a hand"'))
+    (found,) = read_scores(tmp_path / "s")
+    assert (found.reason, found.code) == ("raised: a hand", None)
+
+
+def test_an_extracted_text_cannot_act_on_a_terminal(tmp_path):
+    data = score_line(GROUP, 0, Score(0.0, "\x9b2J", "\u202e12\u2066", "wrong"), "r")
+    assert data.isascii()
+    (tmp_path / "s").write_bytes(data)
+    (found,) = read_scores(tmp_path / "s")
+    assert (found.reason, found.extracted) == ("wrong: \x9b2J", "\u202e12\u2066")
 
 
 def test_long_and_odd_texts_are_cut_and_made_safe(tmp_path):

@@ -78,6 +78,17 @@ def test_identity_is_that_of_the_stored_bytes(tmp_path):
     identity = Source(tmp_path / "a.gz").identity()
     assert (identity.bytes, identity.sha256) == (len(data), hashlib.sha256(data).hexdigest())
     assert identity.path == str(tmp_path / "a.gz")
+    assert identity.lines is None
+
+
+@pytest.mark.parametrize(
+    ("data", "lines"), [(b"", 0), (LINE * 3, 3), (LINE * 2 + b"{}", 3), (b"\n", 1), (b"x" * 600_000, 1)]
+)
+def test_identity_counts_lines(tmp_path, data, lines):
+    (tmp_path / "a").write_bytes(data)
+    identity = Source(tmp_path / "a").identity()
+    assert (identity.lines, identity.bytes) == (lines, len(data))
+    assert identity.sha256 == hashlib.sha256(data).hexdigest()
 
 
 def test_standard_input_is_copied_to_the_spool_file(tmp_path, monkeypatch):
@@ -105,6 +116,21 @@ def test_missing_files_and_directories_say_what_to_do(tmp_path):
         Source(tmp_path)
     with pytest.raises(InputError):
         Source("a\0b")
+
+
+@pytest.mark.skipif(not hasattr(os, "symlink"), reason="needs symbolic links")
+def test_a_dangling_link_is_called_one(tmp_path):
+    """Trap: `no file a.jsonl; did you mean a.jsonl?`"""
+    os.symlink("gone\x1b.jsonl", tmp_path / "a.jsonl")
+    with pytest.raises(InputError, match=r"a\.jsonl is a link to gone\\x1b\.jsonl, and there is no such file$"):
+        Source(tmp_path / "a.jsonl")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/null"), reason="needs /dev/null")
+def test_a_device_is_called_by_its_path():
+    with pytest.raises(InputError, match=r"^/dev/null is empty"):
+        read_generations("/dev/null")
+    assert Source("/dev/null").plain_name == "null"
 
 
 def test_a_line_beyond_the_limit_is_one_bad_row(tmp_path, monkeypatch):

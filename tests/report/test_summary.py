@@ -210,6 +210,17 @@ def test_models_side_by_side_are_apart() -> None:
     ]
 
 
+def test_a_model_named_default_does_not_replace_the_completions_without_a_model() -> None:
+    for models in ((None, "default"), ("default", None), ("default (no model)", "default", None)):
+        summary = Summary(["math"])
+        for key, model in enumerate(models, 1):
+            summary.add(group([RIGHT] * key, key, model), {"math": [RIGHT] * key})
+        figures = summary.to_dict()
+        assert len(figures) == len(models)
+        assert [held["completions"] for held in figures.values()] == list(range(1, len(models) + 1))
+        assert [name for name in models if name is not None] == [name for name in figures if name in models]
+
+
 # ---------------------------------------------------------------------------------------------------- order is nothing
 
 
@@ -307,12 +318,43 @@ def test_there_are_at_most_five_worst_first() -> None:
         summary.add(group([WRONG] * 2, key), scores)
     lines = notices({"models": summary.to_dict()}, {"bad_rows": ["a.jsonl:3"], "duplicate_ids": 2, "rows_left": 10})
     assert [line[:20] for line in lines] == [
-        "1 rows of the input ",
+        "1 row of the input c",
         "a is 0 on all 6 comp",
         "b ended in an error ",
         "d could not judge 3 ",
         "c is 0.5 on all 6 co",
     ]
+
+
+@pytest.mark.parametrize(
+    ("number", "lines"),
+    [
+        (
+            1,
+            [
+                "1 row of the input could not be read and is in no figure",
+                "1 row has the id of another task; --group FIELD says which rows are one group",
+                "1 row of the input was not read",
+            ],
+        ),
+        (
+            1200,
+            [
+                "1,200 rows of the input could not be read and are in no figure",
+                "1,200 rows have the id of another task; --group FIELD says which rows are one group",
+                "1,200 rows of the input were not read",
+            ],
+        ),
+    ],
+)
+def test_one_is_not_many(number: int, lines: list[str]) -> None:
+    assert notices({"models": {}}, dict.fromkeys(("bad_rows", "duplicate_ids", "rows_left"), number)) == lines
+
+
+def test_one_completion_and_one_group_are_not_many() -> None:
+    assert told([[FAILED]]) == ["math ended in an error on 1 of 1 completion (raised 1)"]
+    assert told([[ABSTAINED]]) == ["math could not judge 1 of 1 completion (missing 1)"]
+    assert told([[RIGHT, RIGHT], [WRONG]]) == ["math has no spread in 1 of 1 group: it teaches GRPO nothing"]
 
 
 def test_many_dead_groups_are_told() -> None:

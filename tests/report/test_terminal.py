@@ -200,6 +200,28 @@ def test_left_out_groups_are_said() -> None:
     assert "pass@2 100 % of 2 problems, 1 with fewer left out" in shown
 
 
+def labelled(agree: dict[str, int], n: int = 4) -> list[str]:
+    summary = Summary(["math", "label"])
+    for model, right in agree.items():
+        scores = [Score(float(at == 0)) for at in range(n)]
+        completions = tuple(
+            Completion("x", metadata={"label": score.value if at < right else 1.0 - (score.value or 0.0)})
+            for at, score in enumerate(scores)
+        )
+        summary.add(Generation(Sample(1), completions, model, key=1), {"math": scores, "label": scores})
+    shown = render_summary({"models": summary.to_dict()}, width=100, color=False)
+    return [" ".join(line.split()) for line in shown.splitlines() if "label" in line and "agrees" in line]
+
+
+def test_models_that_all_agree_with_the_label_share_a_line() -> None:
+    assert labelled({"a": 4, "b": 4, "c": 4}) == ["label math agrees with the file's label on all 12 of 3 models"]
+    assert labelled({"a": 4}) == ["label math agrees with the file's label on 4 of 4"]
+    assert labelled({"a": 4, "b": 3}) == [
+        "label a math agrees with the file's label on 4 of 4",
+        "label b math agrees with the file's label on 3 of 4",
+    ]
+
+
 def test_notices_that_were_given_are_shown_and_wrapped() -> None:
     summary = figures() | {"notices": ["\x1b[31mfirst", "second " * 30]}
     lines = render_summary(summary, width=80, color=False).splitlines()
