@@ -235,7 +235,7 @@ def after_thinking(text: str, *, opened: bool = False) -> str | None:
 
 def opens_thinking(prompt: object) -> bool:
     """Whether a prompt (text, or chat messages) ends with `<think>`, so that a completion goes on inside it."""
-    if isinstance(prompt, (list, tuple)) and prompt and isinstance(prompt[-1], Mapping):
+    if not isinstance(prompt, str) and isinstance(prompt, (list, tuple)) and prompt and isinstance(prompt[-1], Mapping):
         content = prompt[-1].get("content")
         prompt = message_text(prompt[-1].get("value") if content is None else content)
     if not isinstance(prompt, str):
@@ -390,15 +390,13 @@ _OTHER_LETTER = re.compile(r"\s{1,16}[*_#>]{0,12}B[ *_]{0,3}[:：]")
 
 def _is_option(text: str, at: int) -> bool:
     """Whether the next line is labelled "B:", so that "A:" labels no answer."""
-    if text.find("B", at) < 0:
-        return False
     line = text.find("\n", at, at + MAX_ANSWER)
     return line >= 0 and _OTHER_LETTER.match(text, line) is not None
 
 
 def _last_letter(text: str) -> Found | None:
     at = text.rfind("\nA: ")
-    if at >= 0 and text.rfind("A", at + 2) < 0 and not _is_option(text, at + 3):
+    if at >= 0 and text.rfind("A", at + 2) < 0 and (text.find("B", at) < 0 or not _is_option(text, at + 3)):
         return Found(*_answer_line(text, at + 3, "A:"))
     if "A:" not in text and "A*" not in text and "A：" not in text:
         return None
@@ -510,8 +508,6 @@ def tagged(text: str, tag: str = "answer", *, unclosed: bool = False) -> Found |
     `unclosed`: take the rest of the text when the last opening tag has no closing one, because a stop string ate it.
     """
     if "<" not in text:
-        return None
-    if f"<{tag[:1].lower()}" not in text and f"<{tag[:1].upper()}" not in text:
         return None
     opened: int | None = None
     inside: tuple[int, int] | None = None

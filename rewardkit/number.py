@@ -542,13 +542,14 @@ _DENIED = re.compile(
     r"|\b(?:(?:less|more|fewer|greater|smaller|larger|higher|lower|bigger) than|at (?:least|most|minimum|maximum)"
     r"|under|over|above|below|exceed\w{0,3}|between|beyond|up to|within|no more|no less|almost|nearly)"
     r"(?: or equal to)?\W*$"
-    r"|\b(?:sqrt|log|lg|ln|sin|cos|tan|exp|mod|root of|square root)\W*$|[(\[{|]\s*[A-Za-z]\s*$",
+    r"|\b(?:sqrt|log|lg|ln|sin|cos|tan|exp|mod|root of|square root)\W*$",
     re.IGNORECASE,
 )
 # Behind it: it is taken back, or only a bound.
 _RETRACTED = re.compile(
     r"\b(?:wrong|incorrect|mistake\w{0,2}|mistaken|false|invalid|impossible)\b"
-    r"|\b(?:is|was|are|does|be)(?: \w{1,12})?(?: not|n['’]t)\b|n['’]t (?:the|right|correct|it)\b"
+    r"|^\W{0,3}(?:(?:which|that|it|this) )?(?:is|was|are)(?: \w{1,12})?(?: not|n['’]t)\b"
+    r"|n['’]t (?:the|right|correct|it)\b"
     r"|\bnot (?:the|right|correct|quite|enough|possible)\b"
     r"|\bor (?:more|less|fewer|higher|greater|above|below|over|under)\b|^\s*(?:不|nicht)",
     re.IGNORECASE,
@@ -617,7 +618,7 @@ def _equated(sentence: str) -> Quantity | None:
 
 
 _CALCULATION = re.compile(r"[\s\d.,$€£%()*/+×÷·−-]+|(?:[^A-Za-z=]|\\(?:times|cdot|div|frac)(?![A-Za-z]))+")
-_NAME = re.compile(r"\W{0,4}[A-Za-z]{1,2}(?:_?\{?\d{1,3}\}?|\([\w, ]{1,8}\))\W{0,2}")
+_NAME = re.compile(r"\W{0,4}[A-Za-z]{1,2}['’]{0,2}(?:_?\{?\d{1,3}\}?|\([\w, ]{1,8}\))\W{0,2}")
 _VARIABLE = re.compile(r"(?<![A-Za-z\\'’])[B-HJ-Zb-z](?![A-Za-z])")
 _OPERATION = re.compile(r"[\d+*/^<>±√!|−-]|\\(?:[dt]?frac|sqrt|times|cdot|div|log|ln|sin|cos|tan)(?![A-Za-z])")
 _FUNCTION = re.compile(r"(?<![A-Za-z])(?:sqrt|log|ln|sin|cos|tan)(?![A-Za-z])\W*[A-Za-z]|√\W*[A-Za-z]")
@@ -687,9 +688,11 @@ _PROSE_DENIED = re.compile(
     r"|(?:[≠≮≯≥≤≧≦±∓]|!=|\\(?:neq?|geq?|leq?|geqslant|leqslant|[gl]t|pm|mp)(?![A-Za-z]))[\s$({]*$"
     r"|\b(?:less|more|fewer|greater|smaller|larger) than[ *_$\\({]*$|不是?\s*$"
     r"|\d[^.!?\n]{0,40}?(?:\b(?:or|oder|ou|versus|vs|maybe|perhaps|possibly)\b|或)[^\d.!?\n]{0,16}$"
-    r"|\b(?:sqrt|log|lg|ln|sin|cos|tan)[\s({]*$",
+    r"|\b(?:sqrt|log|lg|ln|sin|cos|tan)[\s({]*$"
+    r"|(?:\d[A-Za-z]|(?<![A-Za-z])[A-Za-z]\^\{?\d\}?|/ ?[A-Za-z]\}?)\s?=[\s$({]*$",
     re.IGNORECASE,
 )
+_OPEN_END = re.compile(r"[$*_]{0,4}\+(?!\s?[\w(\\$])")
 _PROSE_RETRACTED = re.compile(
     r"[*_$\\)}]{0,4}(?: \w{1,12}){0,2},?(?: which| that| this| it)? (?:is|was|isn['’]t|wasn['’]t)(?: \w{1,12})?"
     r" (?:wrong|incorrect|false|right|correct|the right|the correct|not the|the wrong)\b",
@@ -702,7 +705,7 @@ def denied_in_prose(text: str, start: int, end: int) -> bool:
     """Whether the number at start:end of a sentence is denied, one of several, or only a bound."""
     before = text[max(0, start - 120) : start]
     cut = max(before.rfind(". "), before.rfind("\n"), -1) + 1
-    if _PROSE_DENIED.search(before, cut) is not None:
+    if _PROSE_DENIED.search(before, cut) is not None or _OPEN_END.match(text, end) is not None:
         return True
     said = _PROSE_RETRACTED.match(text, end)
     return said is not None and (_CONFIRMED.search(said[0]) is None or " not " in said[0])

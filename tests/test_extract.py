@@ -177,6 +177,17 @@ def test_the_last_number_of_a_long_line_is_whole():
     assert last_number("12 " + "z" * 5000).text == "12"
 
 
+def test_the_last_number_is_looked_for_at_the_end_only():
+    assert last_number("12 " + "z" * extract.MAX_TAIL * 4) is None
+    assert last_number("12 " + "z" * (extract.MAX_TAIL // 2)).text == "12"
+
+
+def test_so_many_labels_of_questions_are_looked_at():
+    """Each costs a look at the line before it; without a bound 1 MB of them took seconds."""
+    text = "so 5\nWe see:" + "\nQ: which:" * (extract.MAX_TURNS * 2) + "\n#### 7\nQ: 9"
+    assert cut_run_on(text) == text
+
+
 # ------------------------------------------------------------------------------------------------ sizes
 
 PIECES = [
@@ -202,6 +213,25 @@ PIECES = [
     "<|im_end|>",
     "\n\nTom has 5 apples and wants many more?\n\n#### 5",
     "</s> ",
+    "<eos></s> ",
+    "\nQ: ²",
+    "-\nQ: 1\n",
+    ") \nQ: 1\n",
+    "\nQ: 1\n\nUser",
+    "-",
+    "−",
+    "- ",
+    "$",
+    "US$",
+    "\\",
+    "1^{",
+    "1 000 ",
+    "½",
+    "3 hours 4 minutes ",
+    "not ",
+    "A: 3\nB: 4\n",
+    "#### 3 ####",
+    '{"answer": ',
 ]
 
 

@@ -33,7 +33,9 @@ def final_answer(text: str, *, guess: bool = True) -> Found | None:
     Inside the tags a marker counts, too. Without tags the strongest marker does, and without any marker, if `guess`,
     the last number.
     """
-    tag = tagged(text, "answer", unclosed=True)
+    # Looks for a plain word are much faster than one for a tag in a text full of "<<9*2=18>>".
+    named = "<" in text and ("nswer" in text or "NSWER" in text)
+    tag = tagged(text, "answer", unclosed=True) if named else None
     if tag is None:
         found = marked_answer(text)
         return guessed_answer(text) if found is None and guess else found

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewardkit.errors import OptionError
+from rewardkit.extract import SPECIAL_TOKENS
 from rewardkit.types import Completion, Sample, Score
-from rewardkit.verifiers.exact import Exact
+from rewardkit.verifiers.exact import Exact, ExactReference
 
 
 def judge(text: str, reference: object, **options: object) -> Score:
@@ -87,6 +88,23 @@ def test_details_are_short_and_only_equals_are_accepted(text, reference):
     assert len(score.detail) < 1300  # 60 characters of each side, even where each is shown as an escape
     assert (score.value == 1.0) <= (bool(text.strip()))
     assert judge(reference, reference).value == 1.0
+
+
+@pytest.mark.parametrize("token", SPECIAL_TOKENS)
+def test_special_tokens_at_the_end_count_on_neither_side(token):
+    """The engine drops them from completions, so a reference that kept its own was never equal."""
+    for text, reference in ((f"<s>old{token}", f"<s>old{token}"), ("<s>old", f"<s>old{token}"), (f"a{token}", "a")):
+        assert judge(text, reference).value == 1.0
+    assert judge("old", f"new{token}").value == 0.0
+    assert judge(f"{token}old", "old").value == 0.0
+
+
+def test_a_reference_of_nothing_but_tokens_stays():
+    assert judge("</s>", "</s>").value == 1.0 and judge("x", "</s>").value == 0.0
+
+
+def test_the_reference_is_described():
+    assert ExactReference.model_fields["text"].description == "a text"
 
 
 @pytest.mark.parametrize("options", [{"strip": 1}, {"ignore_case": "yes"}, {"ignorecase": True}])

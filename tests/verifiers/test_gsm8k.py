@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from rewardkit.types import Completion, Sample, Score
-from rewardkit.verifiers.gsm8k import Gsm8k
+from rewardkit.verifiers.gsm8k import Gsm8k, Gsm8kReference
+from rewardkit.verifiers.numeric import Numeric
 
 CASES = [
     json.loads(line) for line in (Path(__file__).parents[1] / "cases" / "gsm8k.jsonl").read_text("utf-8").splitlines()
@@ -90,6 +91,37 @@ def test_a_run_on_changes_no_answer(answer, run_on):
     alone, both = judge("9 * 2 = 18\n" + answer, 18), judge("9 * 2 = 18\n" + answer + run_on, 18)
     assert alone.value == both.value == 1.0
     assert alone.extracted == both.extracted
+
+
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [
+        ("<answer>18</answer>\n#### 19", 19),
+        ("<answer>18</answer>\nThe answer is 19.", 19),
+        ("#### 19\n<answer>18</answer>", 18),
+        ("\\boxed{19} <answer>18", 18),
+        ("<answer>#### 18</answer>", 18),
+        ("<answer>19</answer> and <answer>18</answer>", 18),
+    ],
+)
+def test_gsm8k_and_numeric_find_the_same_answer(text, right):
+    """They once read 19 and 18 in the first text: the last explicit marker counts for both."""
+    for reference in (18, 19):
+        sample = Sample(0, "", reference)
+        both = [
+            verifier.judge(verifier.prepare(sample), sample, Completion(text)).value
+            for verifier in (VERIFIER, Numeric())
+        ]
+        assert both == [float(reference == right)] * 2
+
+
+def test_an_answer_behind_the_marker_is_lacking_whatever_the_tags_say():
+    assert judge("<answer>18</answer>\n####", 18).reason == "no_answer"
+
+
+def test_the_reference_is_described():
+    """The message about a missing reference, and `show`, say what is wanted."""
+    assert Gsm8kReference.model_fields["answer"].description == "a number or a worked solution"
 
 
 # ---------------------------------------------------------------------------------------- real generations

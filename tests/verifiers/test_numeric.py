@@ -14,7 +14,8 @@ from oracles import numbers as oracle
 
 from rewardkit.errors import OptionError
 from rewardkit.types import Completion, Sample, Score
-from rewardkit.verifiers.numeric import Numeric
+from rewardkit.verifiers import final_number, numeric
+from rewardkit.verifiers.numeric import NumberReference, Numeric
 
 CASES = [
     json.loads(line) for line in (Path(__file__).parents[1] / "cases" / "numeric.jsonl").read_text("utf-8").splitlines()
@@ -115,6 +116,20 @@ def test_the_verdict_says_what_was_found_and_where():
     assert (score.extracted, score.detail) == ("17.5 miles", "17.5 miles after ####, not 18")
     assert judge("\\boxed{\\frac{36}{2}}", 18).detail == "\\frac{36}{2} in \\boxed"
     assert judge("12 or 14 it is: Answer: 12 or 14", 12).detail == "'12 or 14' after \"answer:\" is not one number"
+
+
+def test_a_denied_number_is_shown_with_its_sentence():
+    assert judge("It is not 18.", 18).detail == "'It is not 18' as the last number is not one number"
+    assert judge("3 or 4", 4).detail == "'3 or 4' as the last number is not one number"
+
+
+def test_the_reference_is_described():
+    assert NumberReference.model_fields["number"].description == "a number"
+
+
+def test_shared_functions_are_importable_here_too():
+    for name in ("UNFINISHED", "answer_region", "guessed_answer", "judge_number", "marked_answer"):
+        assert getattr(numeric, name) is getattr(final_number, name)
 
 
 def test_unfinished_thinking_is_no_answer():
