@@ -19,7 +19,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from rewardkit.number import find_numbers, whole_span
-from rewardkit.types import message_text
+from rewardkit.types import is_reply, message_text
 
 MAX_ANSWER = 4096  # characters of an answer that are looked at; a longer one is cut
 MAX_PHRASES = 1000  # "answer" and "A:" are looked at from the last one on, so many of them
@@ -233,15 +233,21 @@ def after_thinking(text: str, *, opened: bool = False) -> str | None:
     return text[closed + 8 :]
 
 
-def opens_thinking(prompt: object) -> bool:
-    """Whether a prompt (text, or chat messages) ends with `<think>`, so that a completion goes on inside it."""
-    if not isinstance(prompt, str) and isinstance(prompt, (list, tuple)) and prompt and isinstance(prompt[-1], Mapping):
-        content = prompt[-1].get("content")
-        prompt = message_text(prompt[-1].get("value") if content is None else content)
+def opens_thinking(prompt: object, tag: str = "think") -> bool:
+    """Whether a prompt ends with `<think>` (or another tag), so that a completion goes on inside it.
+
+    Of chat messages the last one counts, when it is the assistant's: a user may well talk about the tag.
+    """
+    if isinstance(prompt, (list, tuple)):
+        last = prompt[-1] if prompt else None
+        if not isinstance(last, Mapping) or not is_reply(last):
+            return False
+        content = last.get("content")
+        prompt = message_text(last.get("value") if content is None else content)
     if not isinstance(prompt, str):
         return False
-    end = prompt[-32:]
-    return "<think>" in end and end.rstrip().endswith("<think>")
+    end = prompt[-len(tag) - 66 :]
+    return "<" in end and end.rstrip().endswith(f"<{tag}>")
 
 
 # ------------------------------------------------------------------------------------------- the rules

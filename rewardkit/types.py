@@ -75,10 +75,15 @@ def _content(message: object) -> object:
     return message.get("value") if content is None else content
 
 
+def is_reply(message: Message) -> bool:
+    """Whether a chat message is the model's."""
+    return (message.get("role") or message.get("from")) in _ASSISTANT
+
+
 def last_reply(messages: Sequence[Message]) -> str:
     """Return the text of the last assistant message, or "" when there is none."""
     for message in reversed(messages):
-        if isinstance(message, Mapping) and (message.get("role") or message.get("from")) in _ASSISTANT:
+        if isinstance(message, Mapping) and is_reply(message):
             return message_text(_content(message))
     return ""
 

@@ -69,3 +69,7 @@ def test_links_between_pages_lead_somewhere() -> None:
             if not (ROOT / page).parent.joinpath(target).exists():
                 broken.append(f"{page}: {target}")
     assert broken == []
+
+
+def test_no_page_holds_a_memory_address() -> None:
+    assert [page for page in PAGES if re.search(r"\b0x[0-9a-f]{8,}", (ROOT / page).read_text(encoding="utf-8"))] == []

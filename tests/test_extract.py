@@ -266,9 +266,14 @@ def test_no_text_raises(text):
     [
         "question\n<think>\n",
         [{"role": "user", "content": "q"}, {"role": "assistant", "content": "<think>"}],
-        [{"role": "user", "content": [{"type": "text", "text": "q"}, {"type": "text", "text": "<think>\n"}]}],
+        [{"role": "assistant", "content": [{"type": "text", "text": "q"}, {"type": "text", "text": "<think>\n"}]}],
         [{"from": "gpt", "value": "<think>"}],
     ],
 )
 def test_a_prompt_opens_thinking_as_text_as_chat_and_as_a_list_of_parts(prompt):
     assert opens_thinking(prompt)
+
+
+def test_a_user_who_talks_about_the_tag_has_not_opened_it():
+    assert not opens_thinking([{"role": "user", "content": "Start your reply with <think>"}])
+    assert not opens_thinking([])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import types
 import typing
 from collections.abc import Mapping
 from fractions import Fraction
@@ -69,7 +70,10 @@ def _composition_lines(name: str, reward: Reward, registry: Registry) -> list[st
     if preset:
         lines += [visible(preset.summary, limit=400) + ".", ""]
     lines += [f"  {visible(reward.formula, limit=2000)}", "", "Parts"]
-    lines.append(aligned([(leaf.label, leaf.formula) for leaf in reward.leaves()]))
+    leaves = [leaf for leaf in reward.leaves() if isinstance(leaf, Leaf)]
+    lines.append(aligned([(leaf.label, leaf.formula, ", ".join(leaf.needs)) for leaf in leaves]))
+    needs = dict.fromkeys(need for leaf in leaves for need in leaf.needs)
+    lines += ["", f"Needs: {', '.join(needs) or 'nothing but the completion'}"]
     return [*lines, "", f"content hash  {recipe.content_hash(reward, registry)}"]
 
 
@@ -144,11 +148,18 @@ def _default(field: FieldInfo) -> str:
 
 
 def _type_name(annotation: Any) -> str:
+    """Return a type for people: `number | None`, `'words' | 'tokens'`, `list[str]`."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if annotation is None or annotation is type(None):
         return "None"
-    if typing.get_origin(annotation) is typing.Literal:
-        return " | ".join(repr(value) for value in typing.get_args(annotation))
-    if isinstance(annotation, type) and typing.get_origin(annotation) is None:
+    if origin is typing.Annotated:
+        return _type_name(arguments[0])
+    if origin is typing.Literal:
+        return " | ".join(repr(value) for value in arguments)
+    if origin in (typing.Union, types.UnionType):
+        return " | ".join(_type_name(part) for part in arguments)
+    if isinstance(origin, type) and arguments:
+        return f"{origin.__name__}[{', '.join(_type_name(part) for part in arguments)}]"
+    if isinstance(annotation, type):
         return "number" if annotation.__name__ in _NUMBERS else annotation.__name__
-    text = re.sub(r"\b(?:\w+\.)+", "", str(annotation))
-    return re.sub(rf"\b(?:{'|'.join(_NUMBERS)})\b", "number", text)
+    return re.sub(r"\b(?:\w+\.)+", "", str(annotation))

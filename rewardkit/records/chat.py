@@ -6,11 +6,10 @@ import json
 from typing import Any
 
 from rewardkit.records.jsonl import describe
-from rewardkit.types import Completion, message_text
+from rewardkit.types import Completion, is_reply, message_text
 
 _ROLES = ("role", "from")
 _CONTENTS = ("content", "value", "tool_calls")
-_ASSISTANT = ("assistant", "gpt", "model")
 _TEXTS = ("text", "content", "message", "generated_text", "value")
 
 
@@ -26,11 +25,6 @@ def is_message(value: object) -> bool:
 def is_chat(value: object) -> bool:
     """Whether a value is a list of chat messages."""
     return isinstance(value, list) and bool(value) and all(map(is_message, value))
-
-
-def is_reply(message: dict[str, Any]) -> bool:
-    """Whether a chat message is the model's."""
-    return message.get("role", message.get("from")) in _ASSISTANT
 
 
 def as_output(value: Any) -> tuple[str | None, tuple[dict[str, Any], ...] | None]:

@@ -12,13 +12,14 @@ from typing import Any
 import msgspec
 
 from rewardkit.records import names
-from rewardkit.records.chat import is_chat, is_message, is_reply
+from rewardkit.records.chat import is_chat, is_message
 from rewardkit.records.fieldmap import FieldMap
 from rewardkit.records.jsonl import describe
 from rewardkit.records.names import is_output, is_output_list
 from rewardkit.records.paths import EACH, STAR, Path, Step, walk_all
 from rewardkit.records.rows import Row
 from rewardkit.records.text import shorten, visible
+from rewardkit.types import is_reply
 
 Rows = Sequence[Mapping[str, Any]]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rewardkit.records.chat import is_chat, is_message, is_reply
+from rewardkit.records.chat import is_chat, is_message
+from rewardkit.types import is_reply
 
 Ranks = tuple[tuple[str, ...], ...]
 

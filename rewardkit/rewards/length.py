@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any
 
 from rewardkit.errors import OptionError
 from rewardkit.reward import reward
+from rewardkit.rewards import sizes
 from rewardkit.types import Score
 
 
 @reward(name="length")
 def length(
     completion: str,
-    tokens: int | None = None,
+    tokens: Any = None,
     *,
     at_most: int = 512,
     at_least: int = 0,
-    unit: Literal["words", "characters", "tokens"] = "words",
+    unit: sizes.Unit = "words",
 ) -> Score:
     """1 while the completion's length lies between `at_least` and `at_most`, falling linearly outside.
 
@@ -38,15 +39,10 @@ def length(
         raise OptionError(f"length: option {name}={value}: a length of 0 or more is wanted")
     if at_least > at_most:
         raise OptionError(f"length: at_least={at_least} is above at_most={at_most}; no length lies between them")
-    if unit == "tokens":
-        if tokens is None:
-            return Score(None, "the row does not say its number of tokens", reason="missing")
-        if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 0:
-            return Score(None, f"tokens is {str(tokens)[:60]!r}, not a whole number", reason="bad_reference")
-        size = tokens
-    else:
-        size = len(completion) if unit == "characters" else len(completion.split())
-    shown = f"{size:,} {unit if size != 1 else unit[:-1]}"
+    size = sizes.size(completion, tokens, unit)
+    if isinstance(size, Score):
+        return size
+    shown = sizes.shown(size, unit)
     if size > at_most:
         falling = (2 * at_most - size) / at_most if at_most else 0.0
         return Score(max(0.0, falling), f"{shown}, above {at_most:,}")

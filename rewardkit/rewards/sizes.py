@@ -20,10 +20,12 @@ def size(text: str, tokens: Any, unit: Unit) -> int | Score:
         return len(text)
     if isinstance(tokens, float) and tokens.is_integer():  # tables with gaps hold counts as floats
         tokens = int(tokens)
-    if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 0:
+    if tokens is None:
         return Score(
             None, "the row does not say its number of tokens; unit='words' or 'characters' counts", reason="missing"
         )
+    if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 0:
+        return Score(None, f"tokens is {str(tokens)[:60]!r}, not a whole number", reason="bad_reference")
     return tokens
 
 

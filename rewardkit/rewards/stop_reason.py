@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from rewardkit.types import Score
 _CUT = frozenset(
     {
         "length",
+        "limit",
         "max_tokens",
         "max_new_tokens",
         "max_output_tokens",
@@ -47,6 +49,13 @@ _ENDED = frozenset(
 )
 
 
+def _word(said: str) -> str:
+    """Return a reason in one spelling: `FinishReason.MAX_TOKENS`, `maxTokens` and `max-tokens` are `max_tokens`."""
+    last = said.strip().rpartition(".")[2][:100]
+    apart = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", last)
+    return apart.lower().replace("-", "_").replace(" ", "_").removeprefix("finish_reason_")
+
+
 @reward(name="stop_reason")
 def stop_reason(finish_reason: Any, *, penalty: float = -1.0) -> Score:
     """`penalty` when generation stopped at a length limit, 0 when the model came to its end.
@@ -56,7 +65,8 @@ def stop_reason(finish_reason: Any, *, penalty: float = -1.0) -> Score:
     not say it abstains (missing). Anything else ("content_filter", "abort") is not the completion's fault, and
     abstains, too (unsupported).
 
-    Traps: the column is `finish_reason` (`stop_reason` is taken for it); map another: `--map finish_reason=why`.
+    Traps: the column is `finish_reason` (`stop_reason` is taken for it, which in vLLM's output is the string that ended
+    the text); map another: `--map finish_reason=why`.
 
     Options:
         penalty: the value for a completion that was cut off; 0 or less.
@@ -69,8 +79,7 @@ def stop_reason(finish_reason: Any, *, penalty: float = -1.0) -> Score:
     said = finish_reason.get("type") if isinstance(finish_reason, Mapping) else finish_reason
     if said is None or (isinstance(said, str) and not said.strip()):
         return Score(None, "the row does not say why generation stopped", reason="missing")
-    word = said.strip().lower().replace("-", "_").replace(" ", "_") if isinstance(said, str) else ""
-    word = word.removeprefix("finish_reason_")
+    word = _word(said) if isinstance(said, str) else ""
     if word in _CUT:
         return Score(penalty, f"cut off: {word}")
     if word in _ENDED:

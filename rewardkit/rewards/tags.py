@@ -7,14 +7,13 @@ length of the text.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from functools import lru_cache
 from itertools import islice, pairwise
 from typing import NamedTuple
 
 from rewardkit.errors import OptionError
 from rewardkit.extract import Found, after_thinking, cut_run_on, opens_thinking, tagged
-from rewardkit.types import Score, message_text
+from rewardkit.types import Score
 
 
 class Block(NamedTuple):
@@ -112,16 +111,9 @@ def tag_names(reward: str, **options: str) -> tuple[str, ...]:
 def has_opened(opened: bool | None, prompt: object, name: str) -> bool:
     """Whether a completion goes on inside `<name>`: what the option says, else whether the prompt ends with that tag.
 
-    The prompt is text, or chat messages, of which the last one counts.
+    The prompt is text, or chat messages, of which the last one counts when it is the assistant's.
     """
-    if opened is not None:
-        return opened
-    if isinstance(prompt, (list, tuple)) and prompt and isinstance(prompt[-1], Mapping):
-        content = prompt[-1].get("content")
-        prompt = message_text(prompt[-1].get("value") if content is None else content)
-    if not isinstance(prompt, str):
-        return False
-    return prompt[-len(name) - 66 :].rstrip().endswith(f"<{name}>")
+    return opens_thinking(prompt, name) if opened is None else opened
 
 
 def tagged_answer(text: str, prompt: object, name: str) -> Found | Score:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import unicodedata
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
@@ -45,15 +47,15 @@ class Options(NamedTuple):
 
 def read_options(value: Any) -> Options:
     """Read options from a column: a list of texts, a mapping of label to text, `{"text": […], "label": […]}`, a list of
-    `{"label": …, "text": …}`, or the JSON text of one of these.
+    `{"label": …, "text": …}`, or the text of one of these, as JSON or as Python writes it.
 
     Raises:
         ValueError: It is none of these, or has fewer than two options.
     """
     if isinstance(value, str):
         try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
+            value = _literal(value)
+        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
             raise ValueError(f"options are a list of texts or a mapping of label to text, got {value[:60]!r}") from None
     labels: list[str] | None = None
     if isinstance(value, Mapping):
@@ -78,6 +80,18 @@ def read_options(value: Any) -> Options:
     if not different or not all(re.fullmatch(r"\w{1,4}", label) for label in labels):
         raise ValueError("the labels of the options are short, and differ from each other")
     return Options(tuple(labels), tuple(words))
+
+
+def _literal(text: str) -> Any:
+    """Read a literal as JSON, else as Python writes lists and mappings; nothing is evaluated."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        if not text.lstrip().startswith(("[", "{")) or len(text) > MAX_END:
+            raise
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a backslash that escapes nothing
+        return ast.literal_eval(text.strip())
 
 
 def _word(value: Any) -> str:
@@ -240,11 +254,30 @@ _HEDGES = frozenset({"or", "and/or", "oder", "ou", "either", "或", "或者", "/
 _OR = re.compile(r"\b(?:or|maybe|possibly|perhaps|even|probably)\b", re.IGNORECASE)
 _NOT = re.compile(
     r"\b(?:not|never|neither|nor|cannot|incorrect|wrong|false|eliminat\w*|ruled? out|except|unless|unlike|exclud\w*)\b"
-    r"|\bno\b|n['’]t\b|不",
+    r"|\bno\b|n['’]t\b|不|\banything but\b|\bhardly\b|(?<!without )(?<!without a )(?<!beyond )\bdoubt(?:s|ed|ful)?\b",
     re.IGNORECASE,
 )
 _CORRECTED = re.compile(r"\b(?:no,? wait|wait,|correction:|or rather|I mean)", re.IGNORECASE)
-_CLAUSES = re.compile(r";|\bbut\b")
+# What takes back the sentence before it.
+_NO = re.compile(r"\W{0,8}no\b\s?[,:：—–]\s*+", re.IGNORECASE)
+_TAKES_BACK = re.compile(
+    r"\b(?:no\W{1,3}wait|wait\W{1,3}no|wait,|correction:|or rather|scratch that|I mean(?= )(?! that))[\s,.:…!—–-]*+",
+    re.IGNORECASE,
+)
+_BUT = re.compile(
+    r"\bbut\s(?:(?:it|that|this|the (?:\w{1,12} )?answer)(?:\sis|['’]s)\s(?:actually\s|really\s|in fact\s)?"
+    r"|(?:actually|really|in fact)\s)(?:the\s|option\s)*+",
+    re.IGNORECASE,
+)
+_STRUCK = re.compile(r"~~[^~\s](?:[^~\n]{0,198}[^~\s])?~~")
+_CLAUSES = re.compile(r";|(?<!anything )\bbut\b|\bleav(?:es|ing)\b")
+# A sentence that denies what it names and says nothing else.
+_DENIAL = re.compile(
+    r"(?:(?:so|and)\s)?(?:(?:it|this|that|the answer)(?:\s(?:is|was|can|could)\snot|\s(?:is|was)n['’]t|['’]s not"
+    r"|\scannot|\s(?:can|could)n?['’]t)\b[^,;:—–]{0,80}|[^,;:—–]{1,60}\s(?:is|are)\s(?:wrong|incorrect|false))\W{0,8}$",
+    re.IGNORECASE,
+)
+_NAMES = re.compile(r"\b(?:vitamin|plan|type|group|hepatitis|grade|class|team|series)s? $", re.IGNORECASE)
 _VERB = re.compile(
     r"\W*(?:is|are|was|were|can|could|does|do|has|have|would|will|may|might|must|should|\w+ed)\b", re.IGNORECASE
 )
@@ -261,12 +294,19 @@ class Reader:
             rf"(?:(?P<open>[(\[<])\s?)?(?P<label>{label})(?(open)\s?[)\]>]|)(?![A-Za-z0-9_])", re.IGNORECASE
         )
         self.correct = re.compile(self.token.pattern + _IS_CORRECT, re.IGNORECASE)
+        self.contrast = re.compile(rf",\s(?:and\s)?not\s(?:option\s)?{self.token.pattern}(?=\W|$)", re.IGNORECASE)
         self.letters = all(len(text) == 1 and text.isalpha() for text in options.labels)
         self.plain = tuple(map(_plain, options.texts))
         self.numbers = tuple(map(read_number, options.texts))
 
     def read(self, text: str) -> Reading | None:
         """Read a statement that is marked as the answer; None when it names no option."""
+        if "~~" in text and _STRUCK.search(text[:MAX_STATEMENT]) is not None:
+            reading = self._read(text)
+            return None if reading is None else reading._replace(hedged=True)
+        return self._read(text)
+
+    def _read(self, text: str) -> Reading | None:
         text = clean(text)
         place = self.places.get(text.strip(" .,;:!?()[]<>").casefold())
         if place is not None:
@@ -301,7 +341,7 @@ class Reader:
             hedged = hedged or (doubt and more[0] not in places)
             places.add(more[0])
             end = more[1]
-        hedged = hedged or _CORRECTED.search(text, end) is not None
+        hedged = hedged or _CORRECTED.search(text, end) is not None or self._taken_back(text, end, places)
         rest = _plain(text[end:].lstrip(" .:)-–—"))
         whole = not rest
         if rest and len(places) == 1:
@@ -310,6 +350,12 @@ class Reader:
             if others and not places & set(others):
                 return Reading(frozenset(places | set(others)), True, text, True)
         return Reading(frozenset(places), hedged, text[at : len(text) if whole else end].strip(" .,;:"), whole)
+
+    def _taken_back(self, text: str, at: int, places: set[int]) -> bool:
+        """Whether a statement goes on with "but it is actually C"."""
+        but = _BUT.search(text, at)
+        label = None if but is None else self._label(text, but.end(), True)
+        return label is not None and label[0] not in places
 
     def _label(self, text: str, at: int, chained: bool) -> tuple[int, int] | None:
         """Return the label at `at` and where it ends, unless it is a word or a symbol there."""
@@ -349,10 +395,10 @@ class Reader:
         separated = re.match(r"[.):：]*\s*(?:$|[-–—.):：,;]|\()|[.):：]|\s+(?:because|since)\b", rest) is not None
         return reading if separated and _VERB.match(rest) is None and _NOT.search(rest[:60]) is None else None
 
-    def mentioned(self, text: str) -> Reading | None:
+    def mentioned(self, text: str, *, denied: bool = False) -> Reading | None:
         """The options whose text occurs in a statement, as whole words, and not inside another option's text."""
         plain = _plain(text)
-        if not self.plain or _NOT.search(plain) is not None:
+        if not self.plain or (not denied and _NOT.search(plain) is not None):
             return None
         spans = []
         for place, own in enumerate(self.plain):
@@ -364,10 +410,18 @@ class Reader:
         outer = [a for a in spans if not any(b[0] <= a[0] and a[1] <= b[1] and b[:2] != a[:2] for b in spans)]
         return Reading(frozenset(span[2] for span in outer), len(outer) > 1, text.strip()[:200]) if outer else None
 
-    def named(self, sentence: str) -> Reading | None:
+    def denied(self, sentence: str) -> frozenset[int]:
+        """The options that a sentence names, be it to deny them."""
+        labels = self.named(sentence, denied=True)
+        texts = self.mentioned(sentence, denied=True)
+        return frozenset().union(*(reading.places for reading in (labels, texts) if reading is not None))
+
+    def named(self, sentence: str, *, denied: bool = False) -> Reading | None:
         """The labels that a sentence of prose names: `(B)` and `B`, but neither articles, pronouns nor symbols."""
         plain = clean(sentence)
-        if _NOT.search(plain) is not None:  # "not A but B" still names B
+        if not denied:
+            plain = self.contrast.sub("", plain)  # "B, not A"
+        if not denied and _NOT.search(plain) is not None:  # "not A but B" still names B
             plain = "; ".join(clause for clause in _CLAUSES.split(plain) if _NOT.search(clause) is None)
         if "\\" in plain:
             return None
@@ -378,6 +432,8 @@ class Reader:
                 continue
             if not match["open"]:
                 if not label.isupper() or label == "I" or _SYMBOL.match(plain, end) is not None:
+                    continue
+                if _NAMES.search(plain[max(0, match.start() - 16) : match.start()]) is not None:
                     continue
                 if label == "A" and _FOLLOWS.match(plain, end) is None:
                     continue
@@ -517,8 +573,23 @@ def _statement(text: str, start: int, reader: Reader) -> Reading | None:
     if not line.strip(_MARKUP):
         return _heading(text, start + len(line), reader)
     stop = _STOP.search(line)
-    first = line if stop is None else line[: stop.start()]
-    return reader.read(first) or (reader.read(line) if stop is not None else None) or reader.mentioned(first)
+    if stop is None:
+        return reader.read(line) or reader.mentioned(line)
+    first = line[: stop.start()]
+    reading = reader.read(first) or reader.read(line) or reader.mentioned(first)
+    return None if reading is None else _taken_back(reading, line[stop.end() :], reader)
+
+
+def _taken_back(reading: Reading, rest: str, reader: Reader) -> Reading:
+    """Return what a statement says after the sentences behind it: `B. No wait, C.` says C."""
+    back = _TAKES_BACK.search(rest) or _NO.match(rest)
+    if back is None:
+        return reading
+    stop = _STOP.search(rest, back.end())
+    new = rest[back.end() : len(rest) if stop is None else stop.start()]
+    if _DENIAL.match(new) is not None and not reader.denied(new) & reading.places:
+        return reading
+    return reader.line(new) or reading._replace(hedged=True)
 
 
 def _heading(text: str, at: int, reader: Reader) -> Reading | None:
@@ -643,9 +714,13 @@ def _called_correct(text: str, reader: Reader) -> list[Place]:
             continue
         if match["open"] or match["label"].isupper():
             place = reader.places[match["label"].casefold()]
-            places.append(
-                Place(match.start(), "as the correct one", Reading(frozenset({place}), False, match[0].strip()))
-            )
+            rest = text[match.end() : match.end() + MAX_STATEMENT].partition("\n")[0]
+            hedged = reader._taken_back(rest, 0, {place})
+            reading = Reading(frozenset({place}), hedged, match[0].strip())
+            stop = _STOP.search(rest)
+            if stop is not None:
+                reading = _taken_back(reading, rest[stop.end() :], reader)
+            places.append(Place(match.start(), "as the correct one", reading))
     return places
 
 
@@ -665,10 +740,16 @@ def _in_prose(text: str, reader: Reader) -> Place | None:
     sentences = [sentence for sentence in _SENTENCES.split(end) if sentence.strip()]
     if reader.line(end.rpartition("\n")[2]) is not None:
         return None  # the last of several options that are listed
+    denied: frozenset[int] = frozenset()
     for sentence in reversed(sentences[-3:]):
-        reading = reader.named(sentence) or reader.mentioned(sentence)
+        no = _NO.match(sentence)
+        said = sentence if no is None else sentence[no.end() :]
+        reading = (reader.named(said) or reader.mentioned(said)) if no is None else reader.line(said)
         if reading is not None:
-            return Place(len(text), "in the last sentences", reading)
+            return None if reading.places & denied else Place(len(text), "in the last sentences", reading)
+        denied |= reader.denied(said)
+        if denied and _DENIAL.match(said.strip()) is None:
+            return None
     return None
 
 
@@ -705,6 +786,7 @@ class Choice(Verifier[ChoiceReference]):
     Options:
         gold: what the reference is: "label", "index" or "text"; "auto": a number is an index into a list of choices,
             else a label; a text is a label, else an option's text, else an index, and abstains where two of these fit.
+            A number abstains, too, where no options are known.
         index_base: the index of the first option, 0 or 1.
         choices_in: where the options are: the "column", the "prompt", or nowhere ("none"); "auto": as above.
 
@@ -844,6 +926,10 @@ class Choice(Verifier[ChoiceReference]):
         if isinstance(answer, int) and not isinstance(answer, bool) and self.gold == "auto":
             raise ValueError(f"no options are known, so that {answer} may be a label or an index; say so with gold=")
         words = [clean(str(item)).strip(" .,;:()[]") for item in (answer if isinstance(answer, list) else [answer])]
+        if self.gold == "auto" and any(word.isdecimal() for word in words):
+            raise ValueError(
+                f"no options are known, so that {answer!r:.60} may be a label or an index; say so with gold="
+            )
         kinds = [LETTERS]
         if self.gold != "index" and all(word in _DIGITS for word in words):
             kinds = [_DIGITS]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from collections import deque
@@ -9,7 +10,16 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator
 
-from rewardkit.extract import Found, after_thinking, boxed, final_line, hash_marker, opens_thinking, tagged
+from rewardkit.extract import (
+    Found,
+    after_thinking,
+    boxed,
+    cut_run_on,
+    final_line,
+    hash_marker,
+    opens_thinking,
+    tagged,
+)
 from rewardkit.types import Completion, Sample, Verdict
 from rewardkit.verifier import Reference, Verifier
 
@@ -25,17 +35,34 @@ _UNSPACED = re.compile(
 
 
 def _read_texts(value: Any) -> Any:
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        value = _json_texts(value)
     values = value if isinstance(value, (list, tuple)) else [value]
     if not values:
         raise ValueError("a text or a list of texts is wanted, got an empty list")
     return tuple(_read_text(item) for item in values)
 
 
+def _json_texts(text: str) -> Any:
+    """Return the list that a table keeps as JSON, `["Paris","Rome"]`; any other text as it is."""
+    try:
+        texts = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    listed = isinstance(texts, list) and texts and all(isinstance(item, str) for item in texts)
+    return texts if listed else text
+
+
+def number_text(value: int | float) -> str:
+    """Return a number of a table as it is written; a column with gaps turns 12 into 12.0."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
 def _read_text(value: Any) -> str:
     if isinstance(value, bool):
-        value = "true" if value else "false"
+        raise ValueError(f"a text is wanted, got {value}, which may be written in many ways; give it as text")
     if isinstance(value, (int, float)):
-        value = str(value)
+        value = number_text(value)
     if not isinstance(value, str):
         raise ValueError(f"a text or a list of texts is wanted, got {type(value).__name__}")
     if not _UNSEEN.sub("", value).strip():
@@ -44,7 +71,7 @@ def _read_text(value: Any) -> str:
 
 
 class ContainsReference(Reference):
-    """The text that must occur, or a list of them. A number stands for its digits."""
+    """The text that must occur, or a list of them, also as JSON. A number stands for its digits, 12.0 for 12."""
 
     texts: Annotated[tuple[str, ...], BeforeValidator(_read_texts)]
 
@@ -68,7 +95,8 @@ class Contains(Verifier[ContainsReference]):
         ignore_case: compare case-folded (ß equals ss).
         whole_word: an occurrence inside a longer word or number does not count.
         within: where to look: the "reply" (what comes after the thinking), the "answer" (inside the last `<answer>`
-            tags, after ####, in \boxed, after "the answer is" or "Answer:"), the "last_line", or the "whole" text.
+            tags, after ####, in \boxed, after "the answer is" or "Answer:", below the heading "Answer"), the
+            "last_line", or the "whole" text. But for "whole", a new question that the model asks itself is cut off.
 
     Example:
         rewardkit try contains --reference Paris 'The capital is Paris.'
@@ -119,7 +147,7 @@ def searched(text: str, sample: Sample, within: Within) -> str | Verdict:
         return Verdict.reject("the completion is empty", reason="no_answer")
     if within == "whole":
         return text.strip()
-    reply = after_thinking(text, opened=opens_thinking(sample.prompt))
+    reply = after_thinking(cut_run_on(text), opened=opens_thinking(sample.prompt))
     if reply is None:
         return Verdict.reject("the thinking was never closed", reason="no_answer")
     if within == "reply":
@@ -136,6 +164,10 @@ _SAYS = re.compile(
     r"(?:is|are|was|will be|would be|[:：=])[ *_:：]{0,6}",
     re.IGNORECASE,
 )
+# A line that is nothing but "Final answer", as the heading of the next one.
+_HEADING = re.compile(
+    r"^[ \t>#*_]{0,12}(?:(?:the|my) )?(?:final )?answer[ \t\r#*_:：]{0,12}$", re.IGNORECASE | re.MULTILINE
+)
 
 
 def marked_text(text: str) -> Found | None:
@@ -143,10 +175,10 @@ def marked_text(text: str) -> Found | None:
     found = tagged(text, "answer", unclosed=True) or hash_marker(text) or boxed(text)
     if found is not None:
         return found
-    last = deque(_SAYS.finditer(text), maxlen=1)
-    if not last:
+    ends = [match.end() for rule in (_SAYS, _HEADING) for match in deque(rule.finditer(text), maxlen=1)]
+    if not ends:
         return None
-    end = last[0].end()
+    end = max(ends)
     return Found(text[end : end + 4096].lstrip().partition("\n")[0].strip(), "the answer is", end)
 
 
@@ -156,8 +188,13 @@ def _occurrence(text: str, wanted: str, whole_word: bool) -> tuple[int, int] | N
         end = at + len(wanted)
         if not whole_word or not (_runs_on(text, at, -1) or _runs_on(text, end - 1, 1)):
             return at, end
-        at = text.find(wanted, at + 1)
+        # Inside a word nothing can begin, so that long runs are passed over at once.
+        inside = _LATIN.match(text, at) if at and _LATIN.match(text, at - 1) is not None else None
+        at = text.find(wanted, at + 1 if inside is None else inside.end())
     return None
+
+
+_LATIN = re.compile("[A-Za-z0-9]++")
 
 
 def _runs_on(text: str, edge: int, step: int) -> bool:

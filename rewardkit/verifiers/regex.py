@@ -14,7 +14,7 @@ from pydantic import Field, field_validator, model_validator
 from rewardkit.leaf import Placement
 from rewardkit.types import Completion, Sample, Score, Verdict
 from rewardkit.verifier import Reference, Verifier
-from rewardkit.verifiers.contains import Within, searched, short
+from rewardkit.verifiers.contains import Within, number_text, searched, short
 
 MAX_PATTERN = 10_000  # characters
 
@@ -31,6 +31,14 @@ def _compiled(pattern: str, flags: int = 0) -> re.Pattern[str]:
             return re.compile(pattern, flags)
     except (re.error, OverflowError, RecursionError) as problem:
         raise ValueError(f"{short(pattern)} is no regular expression: {problem}") from None
+
+
+def _bare(text: str) -> str:
+    """Return an answer without Markdown emphasis and without the full stop of its sentence."""
+    return text.strip(_EMPHASIS).removesuffix(".").strip(_EMPHASIS)
+
+
+_EMPHASIS = " \t*_`"
 
 
 class RegexReference(Reference):
@@ -50,7 +58,7 @@ class RegexReference(Reference):
     @classmethod
     def _as_text(cls, value: Any) -> Any:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            value = str(value)
+            value = number_text(value)
         if isinstance(value, str) and not value.strip():
             raise ValueError("a text is wanted, got an empty one")
         return value
@@ -79,7 +87,8 @@ class Regex(Verifier[RegexReference]):
         multiline: ^ and $ also match at line breaks, as the flag (?m).
         dot_all: a dot matches line breaks, as the flag (?s).
         within: where to look: the "reply" (what comes after the thinking), the "answer", the "last_line", or the
-            "whole" completion; as in `contains`.
+            "whole" completion; as in `contains`. A full match of the answer may leave out Markdown emphasis
+            around it and a final full stop.
         timeout: deadline in seconds for one completion.
 
     Example:
@@ -158,7 +167,10 @@ class Regex(Verifier[RegexReference]):
         text = searched(completion.text, sample, self.within)
         if isinstance(text, Verdict):
             return text
-        found = self._matched(_compiled(reference.pattern or "", self._flags), text)
+        pattern = _compiled(reference.pattern or "", self._flags)
+        found = self._matched(pattern, text)
+        if found is None and self.match == "fullmatch" and self.within == "answer" and (bare := _bare(text)):
+            found = self._matched(pattern, bare)
         if found is None:
             return Verdict.reject("no match", reason="wrong" if self.group is None else "no_answer")
         if self.group is None:

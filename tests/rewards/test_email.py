@@ -185,6 +185,21 @@ def test_whose_name_it_is_can_be_asked_both_ways(one, other):
     assert is_person(tuple(one), tuple(one))
 
 
+TITLED = ["don", "ma", "al", "van", "le", "mary-ann", "mary", "ann", "smith"]
+
+
+@given(*[st.lists(st.sampled_from(TITLED), min_size=1, max_size=3, unique=True)] * 2)
+def test_titles_that_are_names_and_hyphens_can_be_asked_both_ways(one, other):
+    assert is_person(tuple(one), tuple(other)) == is_person(tuple(other), tuple(one))
+
+
+def test_words_of_the_wanted_name_are_never_dropped_from_the_given_one():
+    assert name_words("Dr. Don Smith") == ("don", "smith") and name_words("Anna Smith, MA") == ("anna", "smith")
+    assert name_words("Don Smith", own=("don", "smith")) == ("don", "smith")
+    assert name_words("Don Juan", own=("juan", "perez")) == ("juan",)
+    assert name_words("Ms. Ma", own=("anna",)) == ("ma",) and name_words("Dr.", own=("anna",)) == ()
+
+
 @given(st.text("ab -'é.", max_size=12), st.text("ab -'é.", max_size=12))
 def test_a_name_is_whole_words(one, other):
     """Two single words that differ never are one person, unless one is an initial."""

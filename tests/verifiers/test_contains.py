@@ -68,5 +68,8 @@ def test_wrong_options_are_refused(options):
 def test_a_long_completion_is_searched_to_its_end():
     assert judge("25 " * 10 + "125 " * 250_000 + "needle", "needle").value == 1.0
     assert judge("125 " * 250_000, "25").value == 0.0
+    # A run in which the reference begins everywhere is passed over at once.
+    assert judge("a" * 400_000, "a" * 2000).value == 0.0
+    assert judge("b" + "a" * 400_000 + " " + "a" * 2000, "a" * 2000).value == 1.0
     long = judge("x" * 1_000_000 + " Paris", "x" * 1_000_000)
     assert long.value == 1.0 and len(long.extracted) <= 200 and len(long.detail) < 100

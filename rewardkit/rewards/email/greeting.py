@@ -6,7 +6,16 @@ import re
 import unicodedata
 from typing import NamedTuple
 
-from rewardkit.rewards.email.words import JOINERS, NOBODY, PARTICLES, SALUTATIONS, TITLES
+from rewardkit.rewards.email.words import (
+    DEGREES,
+    JOINERS,
+    NAMES_TOO,
+    NOBODY,
+    PARTICLES,
+    SALUTATIONS,
+    SURNAMES_TOO,
+    TITLES,
+)
 
 _MARKS = "*_#> \t"
 _PUNCTUATION = ' \t,.;:!?"“”„«»()[]{}<>*_`~，。：；！？、،؛|—–-'
@@ -144,7 +153,7 @@ def _name_run(text: str) -> list[str]:
     run: list[str] = []
     for word in words:
         small = word[:1].islower() and word not in JOINERS and word.strip(_PUNCTUATION) in NOBODY - PARTICLES
-        named = any(not names_nobody((other.casefold(),)) for other in run)
+        named = any(other.casefold() not in PARTICLES and not names_nobody((other.casefold(),)) for other in run)
         if not _name_like(word) or (small and named) or (run and _ends_sentence(run[-1])):
             break
         run.append(word)
@@ -169,15 +178,36 @@ def _name_like(word: str) -> bool:
 # ------------------------------------------------------------------------------------------------------------- names
 
 
-def name_words(name: str | tuple[str, ...], *, fold_accents: bool = False) -> tuple[str, ...]:
-    """Return the words of a name without titles, case-folded and composed: "Dr. Anna MÜLLER" is ("anna", "müller")."""
-    words = []
+def name_words(
+    name: str | tuple[str, ...], *, fold_accents: bool = False, own: tuple[str, ...] | None = None
+) -> tuple[str, ...]:
+    """Return the words of a name without titles, case-folded and composed: "Dr. Anna MÜLLER" is ("anna", "müller").
+
+    Some titles are names as well. They stay when nothing else is left ("Ms. Ma"), and when they are among `own`, the
+    words of the name that is looked for; without `own` the name is that one, and they stay: "Don Smith", "Jack Lord".
+    """
+    pieces = []
     for word in name.split() if isinstance(name, str) else name:
         for piece in word.replace("/", " ").replace(",", " ").split():
-            folded = fold(piece.strip(_PUNCTUATION).replace("’", "'"), accents=not fold_accents)
-            if folded and folded not in TITLES and folded.rstrip(".") not in TITLES:
-                words.append(folded)
+            bare = piece.strip(_PUNCTUATION).replace("’", "'")
+            if bare:
+                pieces.append((bare, fold(bare, accents=not fold_accents)))
+    words: list[str] = []
+    for at, (bare, folded) in enumerate(pieces):
+        last = at == len(pieces) - 1
+        if not _is_title(folded) or (own is not None and folded in own):
+            words.append(folded)
+        elif folded in DEGREES and bare.isupper() and len(words) > 1:
+            continue  # "Anna Smith, MA"
+        elif (folded in NAMES_TOO and (own is None or (last and not words))) or (
+            folded in SURNAMES_TOO and last and (own is None or not words)
+        ):
+            words.append(folded)
     return tuple(words)
+
+
+def _is_title(folded: str) -> bool:
+    return folded in TITLES or folded.rstrip(".") in TITLES
 
 
 def fold(text: str, *, accents: bool = True) -> str:
@@ -193,12 +223,14 @@ def is_person(wanted: tuple[str, ...], given: tuple[str, ...]) -> bool:
     """Whether a name that is used names the one that is wanted: one says nothing that the other does not.
 
     "Anna" and "Smith" name Anna Smith, and "Anna B. Smith" does; "Anna Jones" and "Ann" do not. An initial stands for
-    any name that starts with it, but is no name by itself.
+    any name that starts with it, but is no name by itself. "Jean Luc" is Jean-Luc. A particle alone names nobody in
+    whose name it is one: "von" is not Erika von Stein, but "Al" is Al Gore, and "Le" is Minh Le.
     """
     if not wanted or not given:
         return False
+    wanted, given = _hyphened(wanted, given), _hyphened(given, wanted)
     small, large = (given, wanted) if len(given) <= len(wanted) else (wanted, given)
-    if not any(word in large and (word not in PARTICLES or len(small) == len(large)) for word in small):
+    if not any(word in large and (len(small) == len(large) or _stands_alone(word, large)) for word in small):
         return False
     left = list(large)
     for word in small:
@@ -212,6 +244,24 @@ def is_person(wanted: tuple[str, ...], given: tuple[str, ...]) -> bool:
     return True
 
 
+def _hyphened(words: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the words with those joined that are one word with a hyphen in the other name."""
+    for whole in {word for word in other if "-" in word.strip("-")}:
+        parts = tuple(whole.split("-"))
+        for at in range(len(words) - len(parts) + 1):
+            if words[at : at + len(parts)] == parts:
+                words = (*words[:at], whole, *words[at + len(parts) :])
+                break
+    return words
+
+
+def _stands_alone(word: str, name: tuple[str, ...]) -> bool:
+    """Whether a word is a name in this name, not its particle: the first ("Al Gore") or the last ("Minh Le")."""
+    if word not in PARTICLES or word == name[-1]:
+        return True
+    return word == name[0] and word in NAMES_TOO and name[1] not in PARTICLES
+
+
 def _initial(one: str, other: str) -> bool:
     one, other = one.rstrip("."), other.rstrip(".")
     return min(len(one), len(other)) == 1 and one[:1] == other[:1]
@@ -219,7 +269,9 @@ def _initial(one: str, other: str) -> bool:
 
 def names_nobody(words: tuple[str, ...]) -> bool:
     """Whether these words address nobody in particular: "team", "Sir or Madam", or a placeholder such as [Name]."""
-    return not words or all(word in NOBODY or word in PARTICLES for word in words)
+    if len(words) == 1 and words[0] in NAMES_TOO:
+        return False
+    return all(word in NOBODY or word in PARTICLES or word in SURNAMES_TOO for word in words)
 
 
 def without_cjk_title(word: str) -> str:

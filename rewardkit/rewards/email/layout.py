@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from rewardkit.rewards.email.greeting import Greeting, read_greeting
+from rewardkit.rewards.email.greeting import Greeting, is_person, name_words, read_greeting
 from rewardkit.rewards.email.mail import Unwrapped, unwrap
 from rewardkit.rewards.email.words import (
     ABBREVIATIONS,
@@ -42,12 +42,14 @@ class Signature:
         name: Its first line when that is a name.
         contacts: The kinds of contact details in it: phone, e-mail, address, web.
         delimited: It follows the delimiter `-- `.
+        says_more: A line is neither the name again nor several words all in lower case, as a sentence is.
     """
 
     lines: tuple[str, ...]
     name: str
     contacts: tuple[str, ...]
     delimited: bool
+    says_more: bool
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,8 @@ def read_mail(text: str, opened: bool = False) -> Mail:
 
 def _parts(found: Unwrapped, own: list[str], quoted: list[str]) -> Mail:
     first = next(at for at, line in enumerate(own) if line.strip())
-    start, sign_off, signature, end = find_signature(own, first + 1)
+    only_signature = _is_only_signature(own, first)
+    start, sign_off, signature, end = find_signature(own, first if only_signature else first + 1)
     body = [*own[:start], *own[end:]]
     return Mail(
         text=found.text,
@@ -107,7 +110,7 @@ def _parts(found: Unwrapped, own: list[str], quoted: list[str]) -> Mail:
         to=found.to,
         body=tuple(body),
         quoted=tuple(quoted),
-        greeting=read_greeting(own[first]),
+        greeting=None if only_signature else read_greeting(own[first]),
         sign_off=sign_off,
         signature=signature,
     )
@@ -212,6 +215,7 @@ _DEVICE = re.compile(
 _PLACEHOLDER = re.compile(
     r"\[[^\[\]]{1,60}\]|\{\{[^{}]{1,60}\}\}|<[^<>@/]{1,60}>|\bX{3,}\b|\byour (?:full )?name\b", re.IGNORECASE
 )
+_SMALL = frozenset({"of", "for", "and", "at", "the"})  # "Head of Support"
 _RULER = re.compile(r"[\s\-_*=~–—.]*$")
 
 
@@ -245,6 +249,22 @@ def find_signature(lines: list[str], first: int) -> tuple[int, str, Signature | 
     if signature is not None and signature.name and signature.contacts and not any(map(is_prose, block)):
         return start, "", signature, len(lines)
     return len(lines), "", None, len(lines)
+
+
+def _is_only_signature(lines: list[str], first: int) -> bool:
+    """Whether an e-mail is a sign-off, a name and lines of a signature, without a greeting and a body."""
+    below = [line for line in lines[first + 1 :] if line.strip()]
+    if not 2 <= len(below) <= _BLOCK or _sign_off(lines[first])[0].rstrip(",").casefold() not in SIGN_OFFS:
+        return False
+    signature = _signature(below, delimited=False)
+    if signature is None or not signature.name or _block_end(lines, first + 1) != len(lines):
+        return False
+    return all(_is_position(line) or any(has(line) for has in _KINDS.values()) for line in signature.lines)
+
+
+def _is_position(line: str) -> bool:
+    """Whether a line is a name, a position or a company, not a short sentence ("Your refund is coming")."""
+    return is_name(" ".join(word for word in line.split() if word not in _SMALL))
 
 
 def _closing(lines: list[str], first: int, end: int) -> str:
@@ -306,7 +326,15 @@ def _signature(block: list[str], *, delimited: bool) -> Signature | None:
     contacts = tuple(kind for kind in _KINDS if any(_KINDS[kind](segment) for segment in segments))
     if not delimited and not name and not contacts:
         return None
-    return Signature(tuple(segments), name, contacts, delimited)
+    says_more = any(not _says_nothing(segment, name) for segment in segments[1:])
+    return Signature(tuple(segments), name, contacts, delimited, says_more)
+
+
+def _says_nothing(segment: str, name: str) -> bool:
+    """Whether a line below a name is that name again, or words in lower case ("please call")."""
+    if segment[:1].isalpha() and segment.islower() and len(segment.split()) > 1:
+        return True
+    return is_name(segment) and is_person(name_words(name), name_words(segment))
 
 
 def _segments(line: str) -> list[str]:

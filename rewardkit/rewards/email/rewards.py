@@ -154,6 +154,7 @@ def email_recipient(completion: str, prompt: Any, *, recipient: str | None = Non
 
     Traps: a name elsewhere in the text, in the signature or in the quoted original does not count. Short forms (Bob for
     Robert) are other names. Titles are not compared: "Mr Smith" and "Mrs Smith" are one name.
+    Words that are titles and names ("Don", "Ma") are names where the recipient's has them, or alone.
 
     Options:
         recipient: the recipient's name, for rows without the column.
@@ -184,7 +185,8 @@ def email_signature(completion: str, prompt: Any, *, contact: bool = False) -> S
     an e-mail address, a part of a postal address, or a web address. A quotation, a postscript or a disclaimer may
     follow.
 
-    Traps: a sign-off and a name alone are no block. Placeholders ("[Your Name]") and "Sent from my phone" are not part
+    Traps: a sign-off and a name alone are no block, nor with the name again or with several words all in lower case
+    ("please call") below it. Placeholders ("[Your Name]") and "Sent from my phone" are not part
     of one. Contact details in the body are none.
 
     Options:
@@ -204,7 +206,7 @@ def email_signature(completion: str, prompt: Any, *, contact: bool = False) -> S
     said += [f"name {signature.name[:_SHOWN]!r}"] if signature.name else []
     said += list(signature.contacts) or [f"{len(signature.lines)} lines" if len(signature.lines) > 1 else "one line"]
     detail = ", ".join(said)
-    whole = signature.delimited or signature.contacts or (signature.name and len(signature.lines) > 1)
+    whole = signature.delimited or signature.contacts or (signature.name and signature.says_more)
     if not whole:
         return Score(0.0, f"{detail}: no block; a position, a company or contact details are wanted, too")
     if contact and not signature.contacts:
@@ -351,12 +353,12 @@ def _addressed(mail: Mail, wanted: list[tuple[str, str]], fold_accents: bool) ->
     greeting = mail.greeting
     greeted: list[str] = []
     for words in greeting.people if greeting is not None else ():
-        given = name_words(words, fold_accents=fold_accents)
         said = " ".join(words).strip(" ,.:;!，：！")
         for person in names:
+            given = name_words(words, fold_accents=fold_accents, own=person)
             if is_person(person, given) or _surname(person, given):
                 return Score(1.0, f"the greeting names {said[:_SHOWN]!r}", extracted=said)
-        if not names_nobody(given):
+        if not names_nobody(name_words(words, fold_accents=fold_accents, own=())):
             greeted.append(said[:_SHOWN])
     if greeted and greeting is not None and greeting.formal and (names or not mail.to):
         shown = ", ".join(map(repr, greeted[:3]))
@@ -365,8 +367,9 @@ def _addressed(mail: Mail, wanted: list[tuple[str, str]], fold_accents: bool) ->
         for name, mailbox in wanted:
             if mailbox and mailbox.casefold() == address.casefold():
                 return Score(1.0, f"To: {address[:_SHOWN]}", extracted=address)
-            given = name_words(display or address.partition("@")[0].translate(_SEPARATORS), fold_accents=fold_accents)
-            if name and is_person(name_words(name, fold_accents=fold_accents), given):
+            person = name_words(name, fold_accents=fold_accents)
+            shown = display or address.partition("@")[0].translate(_SEPARATORS)
+            if is_person(person, name_words(shown, fold_accents=fold_accents, own=person)):
                 return Score(1.0, f"To: {(display or address)[:_SHOWN]}", extracted=display or address)
     return Score(0.0, f"{_who_else(mail, greeting)}, not {who}", reason="wrong")
 

@@ -39,6 +39,17 @@ van; von; der; den; de; da; do; dos; di; del; della; la; le; du; des; el; al; bi
 af; av
 """)
 
+# Titles and particles that are names as well: Don Smith, Al Gore, Yo-Yo Ma. The latter only as the last word.
+NAMES_TOO = _phrases("""
+don; dona; dom; ma; ba; al; van; della; di; del; bin; la; le
+""")
+SURNAMES_TOO = _phrases("""
+herr; lord; dame; pan; heer; hon; ing; maj; mag
+""")
+DEGREES = _phrases("""
+ma; ba
+""")
+
 JOINERS = _phrases("""
 and; or; & ; und; et; y; e; ed; en; og; och; ja; i; a; и; και; ve; و; ו; 和; 및; /; +
 """)
