@@ -71,8 +71,11 @@ def runs(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    stat = Path(f"/proc/{pid}/stat")
-    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:  # it went this moment, or there is no /proc
+        return not Path("/proc/self").exists()
+    return state != "Z"
 
 
 @pytest.fixture(scope="module")
@@ -553,7 +556,13 @@ def script(tmp_path: Path, body: str, **environment: str) -> subprocess.Popen[st
         text=True,
         env={**os.environ, "PYTHONPATH": root, **environment},
         cwd=tmp_path,
+        preexec_fn=hear_interrupts,
     )
+
+
+def hear_interrupts() -> None:
+    """A shell's background jobs, and so their children, ignore SIGINT."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def test_a_script_without_a_main_guard_runs_once_and_leaves_quietly_without_close(tmp_path: Path) -> None:
