@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from rewardkit import parse
 from rewardkit.errors import OptionError
 from rewardkit.types import Completion, Sample, Score
-from rewardkit.verifiers.choice import Choice, options_in, read_options
+from rewardkit.verifiers.choice import Choice
+from rewardkit.verifiers.choice_options import options_in, read_options
 
 CASES = [
     json.loads(line) for line in (Path(__file__).parents[1] / "cases" / "choice.jsonl").read_text("utf-8").splitlines()

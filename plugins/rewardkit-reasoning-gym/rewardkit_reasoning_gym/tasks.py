@@ -7,6 +7,7 @@ import difflib
 import functools
 import json
 import math
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
@@ -61,8 +62,9 @@ class _Scorer(Verifier[Entry]):
     release: Literal["installed", "0.1.16"] = "installed"
     timeout: float = 10.0  # type: ignore[misc]
 
+    @abstractmethod
     def _task(self, entry: Entry, sample: Sample) -> str | Score:
-        raise NotImplementedError
+        """Return the name of the task that the entry belongs to, or the score that says why it has none."""
 
     def prepare(self, sample: Sample) -> object:
         """Read the entry, and work out what a saved file no longer has."""
