@@ -110,18 +110,19 @@ def test_a_million_characters_are_too_large_and_fast() -> None:
         assert judge(getattr(tasks, class_name(task))(), tagged("1" * 1_000_000), entry).reason == "too_large"
 
 
-def test_the_scorer_never_changes_the_entry() -> None:
-    """knight_swap writes its board states into the entry."""
-    import reasoning_gym
+def test_a_scorer_that_writes_into_the_entry_does_not_reach_the_next_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """knight_swap's scorer writes board states into its entry; this one does it where a second look shows it."""
 
-    dataset = reasoning_gym.create_dataset("knight_swap", seed=1, size=8)
-    entry = next(dataset[i] for i in range(8) if dataset[i]["metadata"]["is_possible"])
-    verifier = tasks.AnyTask()
-    sample = Sample(0, reference=entry)
-    prepared: Any = verifier.prepare(sample)
-    before = json.dumps(prepared.entry, default=str)
-    assert verifier.judge(prepared, sample, Completion(tagged(entry["answer"]))).value == 1
-    assert json.dumps(prepared.entry, default=str) == before
+    def writes(answer: str | None, entry: dict[str, Any]) -> float:
+        entry["metadata"]["seen"] = entry["metadata"].get("seen", 0) + 1
+        return 1.0 if entry["metadata"]["seen"] == 1 else 0.0
+
+    monkeypatch.setattr(tasks, "_installed", lambda task: writes)
+    verifier = parse("'reasoning_gym/chain_sum'")
+    sample = Sample(0, reference={"question": "1 + 1?", "answer": "2", "metadata": {"source_dataset": "chain_sum"}})
+    prepared: Any = verifier.prepare(sample)  # type: ignore[attr-defined]
+    judged = [verifier.judge(prepared, sample, Completion(tagged("2"))) for _ in range(2)]  # type: ignore[attr-defined]
+    assert [score.value for score in judged] == [1.0, 1.0] and "seen" not in prepared.entry["metadata"]
 
 
 def test_a_scorer_that_hangs_is_killed() -> None:
