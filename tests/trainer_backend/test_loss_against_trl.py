@@ -184,7 +184,12 @@ def test_losses_levels_and_beta(name: str, ratio: str, beta: float, old: bool) -
         data = batch(seed, old=old)
         numbers = NUMBERS.get(name, {})
         expected = by_trl(
-            data, loss_type=name, importance_sampling_level=ratio, beta=beta, use_bias_correction_kl=not plain, **numbers
+            data,
+            loss_type=name,
+            importance_sampling_level=ratio,
+            beta=beta,
+            use_bias_correction_kl=not plain,
+            **numbers,
         )
         loss = named(name, ratio=ratio, beta=beta, **changes)
         assert_same(ours(loss, data), expected, data["mask"])
