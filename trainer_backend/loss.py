@@ -122,11 +122,20 @@ def _reinforce(
 
 @dataclass(frozen=True)
 class ShapeEntry:
-    """A shape: its function, its formula for one token, its source."""
+    """A shape.
+
+    Attributes:
+        function: Returns the cost of each token.
+        formula: For one token.
+        source: The paper.
+        options: The fields of `Loss` that it looks at.
+        row_advantages: Whether it takes one advantage a row only.
+    """
 
     function: Shape
     formula: str
     source: str
+    options: tuple[str, ...] = ()
     row_advantages: bool = False
 
 
@@ -136,25 +145,39 @@ SHAPES: Mapping[str, ShapeEntry] = {
         "-min(r A, clip(r, 1 - e_low, 1 + e_high) A); delta: r at most delta (arXiv:2505.07291); dual_clip c: at most"
         " -c A where A < 0 (arXiv:1912.09729)",
         "arXiv:1707.06347 equation 7",
+        ("epsilon_low", "epsilon_high", "delta", "dual_clip"),
     ),
-    "cispo": ShapeEntry(_cispo, "-sg(min(r, cap)) A logp", "arXiv:2506.13585 equation 4"),
-    "sapo": ShapeEntry(_sapo, "-(4 / tau) sigmoid(tau (r - 1)) A, tau by the sign of A", "arXiv:2511.20347"),
+    "cispo": ShapeEntry(_cispo, "-sg(min(r, cap)) A logp", "arXiv:2506.13585 equation 4", ("ratio_cap",)),
+    "sapo": ShapeEntry(
+        _sapo,
+        "-(4 / tau) sigmoid(tau (r - 1)) A, tau by the sign of A",
+        "arXiv:2511.20347",
+        ("tau_positive", "tau_negative"),
+    ),
     "vespo": ShapeEntry(
-        _vespo, "-sg(exp(lam + k log w - lam w)) A logp, w = product of the row's ratios", "arXiv:2602.10693"
+        _vespo,
+        "-sg(exp(lam + k log w - lam w)) A logp, w = product of the row's ratios",
+        "arXiv:2602.10693",
+        ("vespo_k", "vespo_lambda"),
     ),
     "gmpo": ShapeEntry(
         _gmpo,
         "-A exp(mean_t of log r, clipped to [-e_low, e_high] on the side of A)",
         "arXiv:2507.20673",
+        ("epsilon_low", "epsilon_high"),
         row_advantages=True,
     ),
     "dppo_tv": ShapeEntry(
         _dppo_tv,
         "-sg(min(r, cap)) A logp while p - p_old is at most e_high (A > 0), at least -e_low (else)",
         "arXiv:2602.04879",
+        ("epsilon_low", "epsilon_high", "ratio_cap"),
     ),
     "dppo_kl": ShapeEntry(
-        _dppo_kl, "-sg(min(r, cap)) A logp while the binary KL, in A's direction, is at most e", "arXiv:2602.04879"
+        _dppo_kl,
+        "-sg(min(r, cap)) A logp while the binary KL, in A's direction, is at most e",
+        "arXiv:2602.04879",
+        ("epsilon_low", "epsilon_high", "ratio_cap"),
     ),
     "reinforce": ShapeEntry(_reinforce, "-A logp", "Williams 1992"),
 }
@@ -311,10 +334,19 @@ class Loss:
             raise OptionError(f"epsilons are at least 0, epsilon_low at most 1; got {self.epsilon_low} and {self.high}")
         for option in ("delta", "dual_clip"):
             value = getattr(self, option)
-            if value is not None and (self.shape != "clip" or not value > 1.0):
-                raise OptionError(f"{option} is a number above 1 for the shape 'clip', got {value} for {self.shape!r}")
+            if value is not None and not value > 1.0:
+                raise OptionError(f"{option} is a number above 1, got {value}")
+        self._refuse_unused()
         if min(self.ratio_cap, self.tau_positive, self.tau_negative) <= 0:
             raise OptionError("ratio_cap, tau_positive and tau_negative are above 0")
+
+    def _refuse_unused(self) -> None:
+        """An option that its shape does not look at would be a setting without effect."""
+        own = SHAPES[self.shape].options
+        for option in {name for entry in SHAPES.values() for name in entry.options}.difference(own):
+            if getattr(self, option) != type(self).__dataclass_fields__[option].default:
+                has = f"has {', '.join(own)}" if own else "has none"
+                raise OptionError(f"{option} is no option of the shape {self.shape!r}, which {has}")
 
     @property
     def high(self) -> float:
@@ -432,9 +464,7 @@ PRESETS: Mapping[str, Preset] = {
         "arXiv:2507.18071 equation 5; clip range of its section 5",
         "mixture-of-experts models; several updates a rollout",
     ),
-    "cispo": Preset(
-        Loss(shape="cispo", aggregate="token_mean"), "arXiv:2506.13585", "keeps the gradient of rare tokens"
-    ),
+    "cispo": Preset(Loss(shape="cispo", aggregate="token_mean"), "arXiv:2506.13585", "rare tokens keep their gradient"),
     "sapo": Preset(Loss(shape="sapo"), "arXiv:2511.20347", "a soft edge instead of a clip"),
     "vespo": Preset(Loss(shape="vespo", aggregate="token_mean"), "arXiv:2602.10693", "stale rollouts"),
     "luspo": Preset(

@@ -516,7 +516,9 @@ def test_wrong_log_probs_are_named() -> None:
         (lambda: preset("grpo", correction="is"), UnknownName, "no correction 'is'"),
         (lambda: preset("grpo", epsilon_low=-0.1), OptionError, "epsilons"),
         (lambda: preset("grpo", delta=0.9), OptionError, "delta is a number above 1"),
-        (lambda: preset("cispo", dual_clip=3.0), OptionError, "for the shape 'clip'"),
+        (lambda: preset("cispo", dual_clip=3.0), OptionError, "no option of the shape 'cispo', which has ratio_cap"),
+        (lambda: preset("cispo", epsilon_high=0.28), OptionError, "epsilon_high is no option of the shape 'cispo'"),
+        (lambda: preset("reinforce", ratio_cap=2.0), OptionError, "which has none"),
     ],
 )
 def test_wrong_choices_name_the_nearest(make_it: Any, error: type[Exception], text: str) -> None:
