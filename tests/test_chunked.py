@@ -218,6 +218,51 @@ def test_groups_in_lists_own_lines_and_models_side_by_side(tmp_path, tiny, shape
     both(path, tmp_path, {"gsm8k": "gsm8k"}, map=field_map)
 
 
+def any_table(chance: random.Random, count: int) -> Any:
+    pa = pytest.importorskip("pyarrow")
+    texts = ["A: 18", "#### 17<|im_end|>", "no", "", None, "\u2028 The answer is 18.", "A: 18 \\"]
+    numbers = [chance.randrange(count // 6) for _ in range(count)]
+    return pa.table(
+        {
+            "id": [chance.choice([number, number, None]) for number in numbers],
+            "prompt": pa.array([f"p{number}" for number in numbers]).dictionary_encode(),
+            "answer": [chance.choice(["18", "18", None, "x"]) for _ in numbers],
+            "completion": [chance.choice(texts) for _ in numbers],
+            "more": pa.array([chance.choice([b"\xff", b"fine"]) for _ in numbers]),
+            "tags": pa.array([[chance.choice([b"fine"] * 20 + [b"\xff"])] for _ in numbers]),  # torn: a bad row
+        }
+    )
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+@pytest.mark.parametrize("limit", [None, 333, 560])
+def test_tables_give_the_same_in_pieces(tmp_path, tiny, form, limit):
+    """Trap: a damaged row group in the middle, whose bad row counts in a limit, and numbers of rows behind it."""
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    chance = random.Random(f"{form}{limit}")
+    tiny(chance.choice([600, 5000]))
+    table, path = any_table(chance, 800), tmp_path / f"any.{form}"
+    if form == "parquet":
+        pq.write_table(table, path, row_group_size=150, use_dictionary=False, write_page_checksum=True)
+        place = pq.ParquetFile(path).metadata.row_group(2).column(3)
+        data = bytearray(path.read_bytes())
+        middle = place.data_page_offset + place.total_compressed_size // 2
+        data[middle : middle + 8] = b"\0" * 8
+    else:
+        with pa.ipc.new_stream(str(path), table.schema) as writer:
+            writer.write_table(table, max_chunksize=150)
+        data = bytearray(path.read_bytes()[:-9000])
+    path.write_bytes(data)
+    field_map = FieldMap.parse(["id=id,prompt=prompt,reference=answer,completion=completion"])
+    assert pieces_used(path, field_map=field_map) > 4
+    found = both(path, tmp_path, {"gsm8k": "gsm8k"}, map=field_map, limit=limit)
+    reasons = [bad["why"] for bad in found["summary"]["input"]["bad_lines"]]
+    assert any("not UTF-8" in why for why in reasons)
+    assert any("damaged" in why for why in reasons) == (limit is None or form == "parquet")
+
+
 def test_several_files_share_their_groups(tmp_path, tiny):
     tiny(1000)
     for part in "ab":

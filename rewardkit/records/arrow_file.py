@@ -35,6 +35,14 @@ class ArrowTable:
         Raises:
             InputError: pyarrow is not installed, or the file has no readable schema.
         """
+        for item in self.batches(source):
+            if isinstance(item, BadRow):
+                yield item
+            else:
+                yield from rows_of(item[1], item[0])
+
+    def batches(self, source: Source) -> Iterator[tuple[int, Any] | BadRow]:
+        """Yield record batches with the number of their first row; see `rows`."""
         with source.open_seekable() as stream:
             schema, batches = _open(source, stream)
             check_names(schema, source.name)
@@ -49,7 +57,7 @@ class ArrowTable:
                     return
                 if batch is None:
                     return
-                yield from rows_of(batch, first)
+                yield first, batch
                 first += batch.num_rows
 
 

@@ -1,7 +1,7 @@
 """A file in pieces that can be read apart from each other, in any process.
 
 `plan_chunks` says whether files can be cut; `ReadPlan` is all that another process needs to read a piece of one;
-`cut_files` cuts the decompressed text at line ends; `ChunkReader` turns pieces into generations just as `Records`
+`cut_files` cuts the decompressed text at line ends, and tables between rows; `ChunkReader` turns pieces into generations just as `Records`
 does with a whole file. Only the place of a completion within its group depends on what came before: a piece counts
 from 0, and `moves` says by how much each of its groups is to be moved.
 """
@@ -26,6 +26,7 @@ from rewardkit.records.mapping import flat_mapper, mapper
 from rewardkit.records.reading import _KEPT, Records, _OwnRecords, _RowRecords
 from rewardkit.records.rows import BadRow, Row
 from rewardkit.records.source import MAX_LINE, Source
+from rewardkit.records.table_chunks import BatchReader, cut_table, rows_of_piece
 from rewardkit.types import Generation
 
 _CUT = (Source, ZipMember)  # and not a file that is followed while it grows
@@ -35,18 +36,20 @@ CHUNK = 512 * 1024
 
 
 class Chunk(msgspec.Struct, array_like=True):
-    """Whole lines of a file.
+    """Whole lines of a file, or rows of a table.
 
     Attributes:
         part: Which of several files it is of, counted from 0.
         first: Number of the first line, counted from 1.
-        data: The lines, with their ends.
+        end: Number of the line behind the last.
+        data: The lines, with their ends; the rows of a table as an Arrow stream.
         rows: Take at most so many rows, bad ones included; None: all.
-        damage: Why nothing more can be read behind these lines; "" where that is not so.
+        damage: Why what is behind these lines cannot be read; "" where that is not so.
     """
 
     part: int
     first: int
+    end: int
     data: bytes
     rows: int | None = None
     damage: str = ""
@@ -57,6 +60,7 @@ class ReadPlan(msgspec.Struct):
 
     Attributes:
         own: The lines are rewardkit's own generations.
+        table: The rows are those of a table.
         prefix: What stands before the line's number where a generation says where it came from.
         fields: Role to path.
         models: The columns that `*` stands for.
@@ -64,6 +68,7 @@ class ReadPlan(msgspec.Struct):
     """
 
     own: bool
+    table: bool
     prefix: str
     fields: dict[str, str | None] = {}
     models: list[str] = []
@@ -79,29 +84,43 @@ def plan_chunks(records: Records) -> list[ReadPlan] | None:
 def _plan(records: Records, by_task: bool) -> ReadPlan | None:
     if type(records.source) not in _CUT:
         return None
-    if type(records) is _RowRecords and type(records._reader) is JsonLines:
+    table = isinstance(getattr(records, "_reader", None), BatchReader)
+    if type(records) is _RowRecords and (table or type(records._reader) is JsonLines):
         fields = {role: None if path is None else str(path) for role, path in records._relative.items()}
-        return ReadPlan(False, records._where(), fields, list(records._stars), by_task)
+        return ReadPlan(False, table, records._where(), fields, list(records._stars), by_task)
     if type(records) is _OwnRecords and type(records._reader) is OwnGenerations and records._group is None:
-        return ReadPlan(True, records._where())
+        return ReadPlan(True, False, records._where())
     return None
 
 
 def cut_files(records: Records) -> Iterator[Chunk]:
-    """Yield text files in pieces of whole lines of about `CHUNK` bytes; a longer line is a piece by itself."""
+    """Yield files in pieces of whole lines, or rows, of about `CHUNK` bytes; a longer line is a piece by itself."""
     limit = records._limit
     for part, one in enumerate(records.parts):
-        number = 1
-        for data, damage in _whole_lines(one.source, CHUNK):
+        reader = getattr(one, "_reader", None)
+        table = isinstance(reader, BatchReader)
+        pieces = _cut_table(one.source, reader) if isinstance(reader, BatchReader) else _cut_lines(one.source)
+        for first, end, data, damage in pieces:
             if limit is None:
-                yield Chunk(part, number, data, None, damage)
+                yield Chunk(part, first, end, data, None, damage)
             else:
-                rows = _count_rows(data)
-                yield Chunk(part, number, data, limit if rows > limit else None, damage if rows < limit else "")
+                rows = end - first if table else _count_rows(data)
+                yield Chunk(part, first, end, data, limit if rows > limit else None, damage if rows < limit else "")
                 limit -= rows + bool(damage)
                 if limit <= 0:
                     return
-            number += data.count(b"\n")
+
+
+def _cut_table(source: Source, reader: BatchReader) -> Iterator[tuple[int, int, bytes, str]]:
+    for piece in cut_table(reader.batches(source), CHUNK):
+        yield piece.first, piece.first + piece.rows, piece.data, piece.damage
+
+
+def _cut_lines(source: Source) -> Iterator[tuple[int, int, bytes, str]]:
+    number = 1
+    for data, damage in _whole_lines(source, CHUNK):
+        first, number = number, number + data.count(b"\n")
+        yield first, number, data, damage
 
 
 def _count_rows(data: bytes) -> int:
@@ -285,14 +304,16 @@ class ChunkReader:
             InputError: A line of rewardkit's own format is of another version.
             Odd: See there; only where pieces are read apart.
         """
-        lines = io.BytesIO(chunk.data)
-        if not self._plan.own and self._flat is not None:
-            yield from self._read_flat(itertools.islice(objects_of_lines(lines, chunk.first), chunk.rows), counts)
+        plan = self._plan
+        if not plan.own and self._flat is not None:
+            objects = _objects_of(chunk) if plan.table else objects_of_lines(io.BytesIO(chunk.data), chunk.first)
+            yield from self._read_flat(itertools.islice(objects, chunk.rows), counts)
         else:
-            rows = itertools.islice(rows_of_lines(lines, chunk.first), chunk.rows)
-            yield from self._read_own(rows, counts) if self._plan.own else self._read_nested(rows, counts)
+            read = rows_of_piece(chunk.data, chunk.first) if plan.table else _rows_of(chunk)
+            rows = itertools.islice(read, chunk.rows)
+            yield from self._read_own(rows, counts) if plan.own else self._read_nested(rows, counts)
         if chunk.damage:
-            counts.note_bad(chunk.first + chunk.data.count(b"\n"), chunk.damage)
+            counts.note_bad(chunk.end, chunk.damage)
 
     def _read_flat(self, rows: Iterator[tuple[int, dict[str, Any] | str]], counts: Counts) -> Iterator[Generation]:
         convert, prefix = self._flat, self._plan.prefix
@@ -348,6 +369,15 @@ class ChunkReader:
         if isinstance(self._groups, PieceGroups):
             raise Odd("nested too deeply")  # what it had counted before is not known
         return "nested too deeply"
+
+
+def _rows_of(chunk: Chunk) -> Iterator[Row | BadRow]:
+    return rows_of_lines(io.BytesIO(chunk.data), chunk.first)
+
+
+def _objects_of(chunk: Chunk) -> Iterator[tuple[int, dict[str, Any] | str]]:
+    for row in rows_of_piece(chunk.data, chunk.first):
+        yield row.line, row.fields if isinstance(row, Row) else row.why
 
 
 def _fields(row: Row | BadRow) -> Mapping[str, Any]:

@@ -35,6 +35,14 @@ class ParquetTable:
         Raises:
             InputError: pyarrow is not installed, or the file has no readable footer.
         """
+        for item in self.batches(source):
+            if isinstance(item, BadRow):
+                yield item
+            else:
+                yield from rows_of(item[1], item[0])
+
+    def batches(self, source: Source) -> Iterator[tuple[int, Any] | BadRow]:
+        """Yield record batches with the number of their first row; see `rows`."""
         with source.open_seekable() as stream:
             file = _open(source, stream)
             check_names(file.schema_arrow, source.name)
@@ -69,7 +77,7 @@ def column_names(source: Source) -> list[str]:
         return list(_open(source, stream).schema_arrow.names)
 
 
-def _row_group(file: Any, group: int, first: int) -> Iterator[Row | BadRow]:
+def _row_group(file: Any, group: int, first: int) -> Iterator[tuple[int, Any] | BadRow]:
     import pyarrow
 
     about = file.metadata.row_group(group)
@@ -84,7 +92,7 @@ def _row_group(file: Any, group: int, first: int) -> Iterator[Row | BadRow]:
             return
         if batch is None:
             break
-        yield from rows_of(batch, first)
+        yield first, batch
         first += batch.num_rows
     if first < end:
         yield BadRow(first, f"rows {first:,} to {end - 1:,} are not in the file")
