@@ -145,6 +145,7 @@ class _Run:
         records = open_records(plan, inputs, known, plan.limit)
         config = _config(plan, records, inputs, hashes)
         self.outcome = Outcome({}, _folder_path(plan, inputs, config["identity"]))
+        config["input"]["from_run"] = [path_text(_from(self.outcome.folder, given)) for given in inputs.given]
         with RunFolder(self.outcome.folder, config, inputs, resume=plan.resume, overwrite=plan.overwrite) as folder:
             self.observer.opened(records, folder.path)
             for note in records.notes:
@@ -481,6 +482,14 @@ def open_records(plan: Plan, inputs: Inputs, known: Mapping[str, Reader], limit:
         allow_empty=plan.allow_empty,
         join=plan.join,
     )
+
+
+def _from(folder: Path, given: str) -> str:
+    """Return where an input is, seen from the run's folder, so that both are found again when they move together."""
+    try:
+        return given if given == "-" else os.path.relpath(given, folder)
+    except ValueError:  # on another drive
+        return given
 
 
 def _folder_path(plan: Plan, inputs: Inputs, identity: str) -> Path:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import tomllib
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -259,6 +260,7 @@ def _same_input(run: SavedRun, readers: Mapping[str, Reader]) -> Inputs:
     named = held.get("given") or [held["path"]]
     places = [Path(), run.path.parent.parent, run.path.parent]
     tried = [[str(place / name) for name in named] for place in places]
+    tried.append([os.path.normpath(run.path / name) for name in held.get("from_run", ())])
     if (run.path / "input").exists():
         tried = [[str(run.path / "input")]]
     changed = False
@@ -370,7 +372,7 @@ def identity_of(config: Mapping[str, Any]) -> str:
     """Return the hash of what a run's scores depend on: the input's bytes, the map, the options, the rewards."""
     what = {name: config[name] for name in ("input", "map", "options", "reward", "hash")}
     # A watched file grows, so what it holds says nothing about the run.
-    unsaid = {"path", "given"} | ({"bytes", "sha256"} if "watched" in config["input"] else set())
+    unsaid = {"path", "given", "from_run"} | ({"bytes", "sha256"} if "watched" in config["input"] else set())
     what["input"] = {name: value for name, value in config["input"].items() if name not in unsaid}
     what["reward"] = list(config["reward"])
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()

@@ -1,9 +1,9 @@
 """A file in pieces that can be read apart from each other, in any process.
 
 `plan_chunks` says whether files can be cut; `ReadPlan` is all that another process needs to read a piece of one;
-`cut_files` cuts the decompressed text at line ends, and tables between rows; `ChunkReader` turns pieces into generations just as `Records`
-does with a whole file. Only the place of a completion within its group depends on what came before: a piece counts
-from 0, and `moves` says by how much each of its groups is to be moved.
+`cut_files` cuts the decompressed text at line ends, and tables between rows; `ChunkReader` turns pieces into
+generations just as `Records` does with a whole file. Only the place of a completion within its group depends on what
+came before: a piece counts from 0, and `moves` says by how much each of its groups is to be moved.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class Chunk(msgspec.Struct, array_like=True):
         data: The lines, with their ends; the rows of a table as an Arrow stream.
         rows: Take at most so many rows, bad ones included; None: all.
         damage: Why what is behind these lines cannot be read; "" where that is not so.
+        lost: How many rows that are.
     """
 
     part: int
@@ -53,6 +54,7 @@ class Chunk(msgspec.Struct, array_like=True):
     data: bytes
     rows: int | None = None
     damage: str = ""
+    lost: int = 1
 
 
 class ReadPlan(msgspec.Struct):
@@ -100,27 +102,28 @@ def cut_files(records: Records) -> Iterator[Chunk]:
         reader = getattr(one, "_reader", None)
         table = isinstance(reader, BatchReader)
         pieces = _cut_table(one.source, reader) if isinstance(reader, BatchReader) else _cut_lines(one.source)
-        for first, end, data, damage in pieces:
+        for first, end, data, damage, lost in pieces:
             if limit is None:
-                yield Chunk(part, first, end, data, None, damage)
+                yield Chunk(part, first, end, data, None, damage, lost)
             else:
                 rows = end - first if table else _count_rows(data)
-                yield Chunk(part, first, end, data, limit if rows > limit else None, damage if rows < limit else "")
+                most, last = (limit, "") if rows > limit else (None, damage if rows < limit else "")
+                yield Chunk(part, first, end, data, most, last, lost)
                 limit -= rows + bool(damage)
                 if limit <= 0:
                     return
 
 
-def _cut_table(source: Source, reader: BatchReader) -> Iterator[tuple[int, int, bytes, str]]:
+def _cut_table(source: Source, reader: BatchReader) -> Iterator[tuple[int, int, bytes, str, int]]:
     for piece in cut_table(reader.batches(source), CHUNK):
-        yield piece.first, piece.first + piece.rows, piece.data, piece.damage
+        yield piece.first, piece.first + piece.rows, piece.data, piece.damage, piece.lost
 
 
-def _cut_lines(source: Source) -> Iterator[tuple[int, int, bytes, str]]:
+def _cut_lines(source: Source) -> Iterator[tuple[int, int, bytes, str, int]]:
     number = 1
     for data, damage in _whole_lines(source, CHUNK):
         first, number = number, number + data.count(b"\n")
-        yield first, number, data, damage
+        yield first, number, data, damage, 1
 
 
 def _count_rows(data: bytes) -> int:
@@ -171,8 +174,8 @@ class Counts:
         self.bad: list[BadRow] = []
         self.models: list[str] = []
 
-    def note_bad(self, line: int, why: str) -> None:
-        self.bad_rows += 1
+    def note_bad(self, line: int, why: str, rows: int = 1) -> None:
+        self.bad_rows += rows
         if len(self.bad) < _KEPT:
             self.bad.append(BadRow(line, why))
 
@@ -195,8 +198,8 @@ class Onto(Counts):
     def rows(self, rows: int) -> None:
         self._records.rows = rows
 
-    def note_bad(self, line: int, why: str) -> None:
-        self._records._note_bad(line, why)
+    def note_bad(self, line: int, why: str, rows: int = 1) -> None:
+        self._records._note_bad(line, why, rows)
 
     def note_model(self, model: str | None) -> None:
         self._records._note_model(model)
@@ -313,7 +316,7 @@ class ChunkReader:
             rows = itertools.islice(read, chunk.rows)
             yield from self._read_own(rows, counts) if plan.own else self._read_nested(rows, counts)
         if chunk.damage:
-            counts.note_bad(chunk.end, chunk.damage)
+            counts.note_bad(chunk.end, chunk.damage, chunk.lost)
 
     def _read_flat(self, rows: Iterator[tuple[int, dict[str, Any] | str]], counts: Counts) -> Iterator[Generation]:
         convert, prefix = self._flat, self._plan.prefix
@@ -337,7 +340,7 @@ class ChunkReader:
     def _read_nested(self, rows: Iterator[Row | BadRow], counts: Counts) -> Iterator[Generation]:
         for row in rows:
             if isinstance(row, BadRow):
-                counts.note_bad(row.line, row.why)
+                counts.note_bad(row.line, row.why, row.rows)
                 continue
             try:
                 results = self._nested(row, f"{self._plan.prefix}{row.line}")
@@ -357,7 +360,7 @@ class ChunkReader:
         for row in rows:
             result = own_generation(row, self._plan.prefix, self._groups)
             if isinstance(result, BadRow):
-                counts.note_bad(result.line, result.why)
+                counts.note_bad(result.line, result.why, result.rows)
                 continue
             if apart and (_fields(row).get("start") or _fields(row).get("group") is not None):
                 raise Odd("a group that a line names itself")

@@ -115,7 +115,7 @@ class JsonLines:
     def detect(self, name: str, head: bytes) -> int:
         """Go by the name, or by a first line that is a whole object with another line below it."""
         if name.endswith((".jsonl", ".ndjson", ".jsonlines")):
-            return 80
+            return 10 if head.lstrip().startswith(b"[") else 80  # a whole document under a wrong name
         lines = [line for line in head.split(b"\n", 100) if line.strip()]
         if not lines or not lines[0].lstrip().startswith(b"{"):
             return 0

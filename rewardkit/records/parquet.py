@@ -88,14 +88,14 @@ def _row_group(file: Any, group: int, first: int) -> Iterator[tuple[int, Any] | 
         try:
             batch = next(batches, None)
         except (pyarrow.ArrowException, *DAMAGE) as problem:
-            yield BadRow(first, f"damaged from here to row {end - 1:,}: {_words(problem)}")
+            yield BadRow(first, f"damaged from here to row {end - 1:,}: {_words(problem)}", rows=end - first)
             return
         if batch is None:
             break
         yield first, batch
         first += batch.num_rows
     if first < end:
-        yield BadRow(first, f"rows {first:,} to {end - 1:,} are not in the file")
+        yield BadRow(first, f"rows {first:,} to {end - 1:,} are not in the file", rows=end - first)
 
 
 def _words(problem: BaseException) -> str:

@@ -134,8 +134,8 @@ class Records:
     def _where(self) -> str:
         return f"{self.source.name}: row " if self.unit == "row" else f"{self.source.name}:"
 
-    def _note_bad(self, line: int, why: str) -> None:
-        self.bad_rows += 1
+    def _note_bad(self, line: int, why: str, rows: int = 1) -> None:
+        self.bad_rows += rows
         if len(self.bad) < _KEPT:
             self.bad.append(BadRow(line, why))
 
@@ -179,14 +179,14 @@ class _RowRecords(Records):
                 else:
                     self._note_bad(row.line, str(result))
             elif isinstance(row, BadRow):
-                self._note_bad(row.line, row.why)
+                self._note_bad(row.line, row.why, row.rows)
 
     def _nested(self, groups: Groups) -> Iterator[Generation]:
         convert = mapper(self._relative, self._stars, groups)
         prefix = self._where()
         for row in self._all_rows():
             if isinstance(row, BadRow):
-                self._note_bad(row.line, row.why)
+                self._note_bad(row.line, row.why, row.rows)
                 continue
             try:
                 results = convert(row, f"{prefix}{row.line}")
@@ -219,7 +219,7 @@ class _OwnRecords(Records):
         results = self._reader.generations(self.source)
         for result in results if self._limit is None else self._limited(results):
             if isinstance(result, BadRow):
-                self._note_bad(result.line, result.why)
+                self._note_bad(result.line, result.why, result.rows)
                 continue
             self.rows += 1
             self._note_model(result.model)
@@ -381,8 +381,8 @@ def _open_several(opener: _Opener, inputs: Inputs) -> Records:
         except (_NoCompletion, NotGenerations) as problem:
             if not inputs.found:
                 raise
-            lone = isinstance(problem, _NoCompletion)
-            inputs.passed.append((source.name, "one JSON object without a completion" if lone else "no generations"))
+            bare = isinstance(problem, _NoCompletion)
+            inputs.passed.append((source.name, "no text that could be a completion" if bare else "no generations"))
             continue
         except InputError as problem:
             if not inputs.found:
@@ -410,7 +410,14 @@ class _Empty(InputError):
 
 
 class _NoCompletion(MapError):
-    """One JSON object in which nothing looks like a completion: figures or settings, most likely."""
+    """One JSON object in which nothing looks like a completion, or rows without any text: figures or settings."""
+
+
+def _texts(value: Any) -> bool:
+    """Whether a value is a text, or holds one."""
+    if isinstance(value, dict):
+        return any(map(_texts, value.values()))
+    return any(map(_texts, value)) if isinstance(value, list) else isinstance(value, str)
 
 
 class _Opener:
@@ -507,7 +514,8 @@ class _Opener:
         filled = self._filled(reader, looked, relative, unit, like, (name, prefix, columns))
         if not filled.sure:
             problem = unsure(source.name, filled, peek, unit)
-            if name == "json" and len(peek) == 1 and not filled.candidates.get("completion"):
+            figures = not any(_texts(row.fields) for row in peek)
+            if figures or (name == "json" and len(peek) == 1 and not filled.candidates.get("completion")):
                 raise _NoCompletion(str(problem))
             raise problem
         self.notes += [note for note in filled.notes if note not in self.notes]

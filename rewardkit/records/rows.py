@@ -30,11 +30,19 @@ class Row(msgspec.Struct):
 
 
 class BadRow(msgspec.Struct, frozen=True):
-    """A line that is no row, and why, in a few words; `file` is said where several are read."""
+    """A line that is no row, and why, in a few words.
+
+    Attributes:
+        line: The line, or the row's number.
+        why: The reason.
+        file: The file, where several are read.
+        rows: How many rows are lost, where a format tells.
+    """
 
     line: int
     why: str
     file: str = ""
+    rows: int = 1
 
 
 class NotGenerations(InputError):

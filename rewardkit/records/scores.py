@@ -73,26 +73,10 @@ _decode = msgspec.json.Decoder(ScoreRecord).decode
 
 def score_line(generation: Generation, at: int, score: Score, reward: str) -> bytes:
     """Return the score of completion `at` (counted from 0 within `generation`) as one line of JSON, with its end."""
-    group = f"{generation.key:016x}" if generation.key else None
-    return encode_json(_record(generation, generation.start + at, score, reward, group)) + b"\n"
-
-
-def _record(generation: Generation, index: int, score: Score, reward: str, group: str | None) -> ScoreRecord:
-    value, why, extracted = score.value, score.why, score.extracted
-    return ScoreRecord(
-        SCHEMA,
-        generation.sample.id,
-        index,
-        generation.model,
-        reward,
-        score.state if value is None else "scored",
-        value,
-        why if len(why) <= LIMIT else shorten(why, LIMIT),
-        extracted if extracted is None or len(extracted) <= LIMIT else shorten(extracted, LIMIT),
-        tuple(map(_part, score.parts)) if score.parts else (),
-        score.seconds,
-        group,
-    )
+    lines = ScoreLines()
+    one = generation.completions[at : at + 1]
+    lines.add(msgspec.structs.replace(generation, completions=one, start=generation.start + at), {reward: [score]})
+    return lines.take()
 
 
 _MAYBE_CODE = frozenset(code[0] for codes in _REASONS.values() for code in codes)  # see `Score.why`
@@ -104,12 +88,17 @@ class ScoreLines:
     def __init__(self) -> None:
         self._records: list[ScoreRecord] = []
         self._counts: list[int] = []  # records of each generation
+        self._key = 0
+        self._group: str | None = None
 
     def add(self, generation: Generation, scores: Mapping[str, Sequence[Score]]) -> bool:
         """Add one line for each completion and reward; return whether one of them is without a value."""
         unscored = False
         records, id, model = self._records, generation.sample.id, generation.model
-        group = f"{generation.key:016x}" if generation.key else None
+        if generation.key != self._key:
+            self._key = generation.key
+            self._group = f"{self._key:016x}" if self._key else None
+        group = self._group
         before, index = len(records), generation.start
         for at in range(len(generation.completions)):
             for reward, column in scores.items():
@@ -127,7 +116,9 @@ class ScoreLines:
                 parts = tuple(map(_part, score.parts)) if score.parts else ()
                 seconds = score.seconds
                 records.append(
-                    ScoreRecord(SCHEMA, id, index + at, model, reward, state, value, why, extracted, parts, seconds, group)
+                    ScoreRecord(
+                        SCHEMA, id, index + at, model, reward, state, value, why, extracted, parts, seconds, group
+                    )
                 )
         self._counts.append(len(records) - before)
         return unscored

@@ -186,8 +186,10 @@ class Source:
             InputError: The text is UTF-16 or UTF-32.
             Damaged: Compressed data is broken from the start.
         """
-        stream = self._decompressed(self._raw())
+        raw = self._raw()
+        stream: Any = raw
         try:
+            stream = self._decompressed(raw)
             start = stream.peek(4)[:4]
         except (EOFError, OSError, zlib.error) as problem:
             stream.close()

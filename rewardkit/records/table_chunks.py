@@ -29,12 +29,14 @@ class TablePiece(NamedTuple):
         rows: How many there are.
         data: The rows, as an Arrow stream; none of them if empty.
         damage: Why the rows behind them are lost; "" where they are not.
+        lost: How many these are.
     """
 
     first: int
     rows: int
     data: bytes
     damage: str = ""
+    lost: int = 1
 
 
 def cut_table(batches: Iterable[tuple[int, Any] | BadRow], size: int) -> Iterator[TablePiece]:
@@ -44,7 +46,7 @@ def cut_table(batches: Iterable[tuple[int, Any] | BadRow], size: int) -> Iterato
     for item in batches:
         if isinstance(item, BadRow):
             # Where nothing comes before the damage, its piece has no rows.
-            yield TablePiece(start if held else item.line, rows, _stream(held), item.why)
+            yield TablePiece(start if held else item.line, rows, _stream(held), item.why, item.rows)
             held, rows, length = [], 0, 0
             continue
         first, batch = item

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,20 +91,26 @@ class Column:
         self.weight = weight
         self.weights_differ = False
 
-    def add(self, scores: Iterable[Score]) -> None:
+    def add(self, scores: Sequence[Score]) -> None:
         """Take in the scores of some completions."""
-        places, append, took = self._places, self._codes.append, self.seconds.pending
+        places, took = self._places, self.seconds.pending
+        try:
+            self._codes += bytes([places[score.reason][score.value] for score in scores])
+        except KeyError:
+            self._add_one_by_one(scores)
+        took += [score.seconds for score in scores if score.seconds is not None]
+        for parts in [score.parts for score in scores if score.parts]:
+            self._add_parts(parts)
+        if len(took) > Reservoir.BATCH:
+            self.seconds.settle()
+
+    def _add_one_by_one(self, scores: Sequence[Score]) -> None:
+        places, append = self._places, self._codes.append
         for score in scores:
             try:
                 append(places[score.reason][score.value])
             except KeyError:  # what has no value yet is never found, so that its detail is looked at
                 self._add_seldom(score)
-            if score.seconds is not None:
-                took.append(score.seconds)
-            if score.parts:
-                self._add_parts(score.parts)
-        if len(took) > Reservoir.BATCH:
-            self.seconds.settle()
 
     def settle(self) -> None:
         """Take in the scores that wait."""

@@ -321,7 +321,7 @@ def test_what_lies_beside_is_passed_over_and_said(tmp_path):
     assert texts(records) == ["c1"]
     said = " ".join(records.notes)
     assert {name for name, _ in records.inputs.passed} == set(beside)
-    for why in ("hidden", "by their names", "empty", "no reader knows it", "one JSON object without a completion"):
+    for why in ("hidden", "by their names", "empty", "no reader knows it", "no text that could be a completion"):
         assert why in said
     # What is named is read, whatever it is called.
     assert texts(read_generations(tmp_path / "out_failures.jsonl")) == ["c9"]

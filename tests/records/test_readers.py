@@ -98,7 +98,7 @@ def test_any_object_reads_as_the_standard_library_reads_it(fields, ascii_only):
         ("a.jsonl", b'{"a": 1}\n', "jsonl"),
         ("a.jsonl", b'not json\n{"a": 1}\n', "jsonl"),
         ("a.jsonl", b'{\n "a": [\n', "json"),
-        ("a.jsonl", b'[{"a": 1},\n', "jsonl"),
+        ("a.jsonl", b'[{"a": 1},\n', "json"),
         ("a.json", b'{"a": 1}\n{"a": 2}\n', "jsonl"),
         ("a.json", b'{"a": 1}\n', "json"),
         ("a.json", b'[{"a": 1}, {"a": 2}]', "json"),
