@@ -25,7 +25,7 @@ from rewardkit import recipe, targets
 from rewardkit.compose import Reward
 from rewardkit.errors import ColumnError, UsageError, nearest
 from rewardkit.extract import strip_special_tokens
-from rewardkit.leaf import Leaf, attempt, attempt_group, attempt_prepare, failure
+from rewardkit.leaf import Leaf, attempt, attempt_glance, attempt_group, attempt_prepare, failure
 from rewardkit.loop import LoopThread
 from rewardkit.records import names
 from rewardkit.records.names import flat
@@ -289,7 +289,17 @@ class _Inline:
         return found
 
     async def _judge(self, slot: int, generation: Generation, at: Sequence[int]) -> list[Score]:
-        return judge_here(self.engine.leaves[slot], generation, at)
+        leaf = self.engine.leaves[slot]
+        if not leaf.glances:
+            return judge_here(leaf, generation, at)
+        glanced = glance_here(leaf, generation, at)
+        late = [i for i, score in zip(at, glanced, strict=True) if score is None]
+        return _filled(glanced, self._in_worker(slot, generation, late).result() if late else [])
+
+    def _in_worker(
+        self, slot: int, generation: Generation, at: Sequence[int]
+    ) -> concurrent.futures.Future[list[Score]]:
+        return self.engine.pool().submit(self.engine.away.index(slot), generation, list(at))
 
     async def together(self, questions: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
         return [await question for question in questions]
@@ -316,9 +326,12 @@ class _Concurrent(_Inline):
             return await self._waiting(leaf, generation, at, _call_async)
         if leaf.placement == "thread":
             return await self._waiting(leaf, generation, at, self.engine.started_loop().call_in_thread)
+        if leaf.glances:
+            glanced = glance_here(leaf, generation, at)
+            late = [i for i, score in zip(at, glanced, strict=True) if score is None]
+            return _filled(glanced, await asyncio.wrap_future(self._in_worker(slot, generation, late)) if late else [])
         if _goes_away(leaf):
-            job = self.engine.pool().submit(self.engine.away.index(slot), generation, list(at))
-            return await asyncio.wrap_future(job)
+            return await asyncio.wrap_future(self._in_worker(slot, generation, at))
         return judge_here(leaf, generation, at)
 
     async def _waiting(self, leaf: Leaf, generation: Generation, at: Sequence[int], call: _Call) -> list[Score]:
@@ -379,6 +392,26 @@ def judge_here(leaf: Leaf, generation: Generation, at: Sequence[int]) -> list[Sc
         started = time.perf_counter()
         scores.append(_timed(attempt(leaf, prepared, sample, completions[i]), started))
     return scores
+
+
+def glance_here(leaf: Leaf, generation: Generation, at: Sequence[int]) -> list[Score | None]:
+    """Judge completions in this thread as far as bounded work decides them; None for those that need a worker."""
+    prepared = attempt_prepare(leaf, generation.sample)
+    if isinstance(prepared, Score):
+        return [msgspec.structs.replace(prepared) for _ in at]
+    sample, completions = generation.sample, generation.completions
+    scores: list[Score | None] = []
+    for i in at:
+        started = time.perf_counter()
+        score = attempt_glance(leaf, prepared, sample, completions[i])
+        scores.append(None if score is None else _timed(score, started))
+    return scores
+
+
+def _filled(glanced: Sequence[Score | None], late: Iterable[Score]) -> list[Score]:
+    """Put what the workers decided into the gaps."""
+    rest = iter(late)
+    return [next(rest) if score is None else score for score in glanced]
 
 
 def _grouped(generations: Iterable[Generation]) -> tuple[list[tuple[Generation, ...]], Iterator[int]]:
@@ -500,7 +533,7 @@ def _reference_like(columns: Sequence[str]) -> str:
 
 
 def _outside(leaf: Leaf) -> bool:
-    return leaf.is_async or leaf.placement == "thread" or _goes_away(leaf)
+    return leaf.is_async or leaf.placement == "thread" or (_goes_away(leaf) and not leaf.glances)
 
 
 def _goes_away(leaf: Leaf) -> bool:

@@ -279,7 +279,7 @@ class Comparer:
         if isinstance(gold, Rel):
             if gold.ops == ("=",) and isinstance(mine, Rel) and mine.ops == ("=",):
                 return self.equations(mine, gold)
-            if len(gold.ops) == 1 and gold.ops[0] in _ORDER and isinstance(mine, Rel) and len(mine.ops) == 1:
+            if len(gold.ops) == len(gold.items) - 1 == 1 and gold.ops[0] in _ORDER and isinstance(mine, Rel) and len(mine.ops) == 1:
                 found = self.inequalities(mine, gold)
                 if found is not None:
                     return found
@@ -356,7 +356,7 @@ class Comparer:
         """Compare two inequalities in several variables: a positive multiple, either way round."""
         if not all(isinstance(side, SCALAR) for side in (*mine.items, *gold.items)):
             return None
-        if real_set(gold) is not None:
+        if len(symbols(gold)) < 2 and real_set(gold) is not None:
             if self.policy.directional and real_set(mine) is None:
                 return _no("an unsolved inequality, where a solved form is wanted")
             return None

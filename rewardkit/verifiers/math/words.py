@@ -6,8 +6,9 @@ import re
 from functools import lru_cache
 
 _COMMAND = re.compile(r"\\(?:text|mathrm|textrm|textbf|mathbf|textit|mathit|mbox|operatorname|textsf|emph|rm|bf|it)\s*(?=\{)")
+_ENVIRONMENT = re.compile(r"\\(?:begin|end)\s*\{[A-Za-z*]{1,12}\}")
 _ANY_COMMAND = re.compile(r"\\[A-Za-z]+")
-_DROPPED = re.compile(r"[\s{}.,;:!?\"'`*_\-~]+")
+_DROPPED = re.compile(r"(?:[\s{}.,;:!?\"'`*_~]|-(?![\d\\]))+")
 _ARTICLE = re.compile(r"^(?:the answer is|a|an|the)\s+", re.IGNORECASE)
 
 _NO_SOLUTION = frozenset(
@@ -50,7 +51,7 @@ def is_wordy(text: str) -> bool:
     """Whether an answer that is no formula is one in words (or a label such as 1.2.3), rather than a damaged formula."""
     if re.fullmatch(r"\d+(?:\.\d+){2,8}", text):
         return True
-    bare = _ANY_COMMAND.sub(" ", _COMMAND.sub(" ", text))
+    bare = _ANY_COMMAND.sub(" ", _COMMAND.sub(" ", _ENVIRONMENT.sub(" ", text)))
     return _WORD.search(bare) is not None and re.search(r"\\(?:frac|sqrt|overrightarrow|vec)\s*(?:\{[^{}]*\})?\{\s*\}", text) is None
 
 
