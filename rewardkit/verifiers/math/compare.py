@@ -144,7 +144,7 @@ class Comparer:
         """Apply the rules for decimals: None when they do not make the two equal."""
         if symbols(mine) or symbols(gold):
             return self.rounded_coefficients(mine, gold)
-        if isinstance(gold, Num) and gold.digits >= 3 and self.rounds_to(mine, gold):
+        if isinstance(gold, Num) and gold.digits >= 3 and gold.value.denominator != 1 and self.rounds_to(mine, gold):
             return Answer(True, "number", "rounds to the reference")
         if isinstance(mine, Num) and mine.digits >= 6 and self.correct_digits(mine, gold):
             return Answer(True, "number", "agrees in all of its digits")
@@ -279,7 +279,12 @@ class Comparer:
         if isinstance(gold, Rel):
             if gold.ops == ("=",) and isinstance(mine, Rel) and mine.ops == ("=",):
                 return self.equations(mine, gold)
-            if len(gold.ops) == len(gold.items) - 1 == 1 and gold.ops[0] in _ORDER and isinstance(mine, Rel) and len(mine.ops) == 1:
+            if (
+                len(gold.ops) == len(gold.items) - 1 == 1
+                and gold.ops[0] in _ORDER
+                and isinstance(mine, Rel)
+                and len(mine.ops) == 1
+            ):
                 found = self.inequalities(mine, gold)
                 if found is not None:
                     return found
@@ -350,7 +355,9 @@ class Comparer:
         if symbols(left) != symbols(right):
             return _no("other variables")
         factor = proportional(left, right)
-        return Answer(factor is not None, "polynomial identity", "" if factor is not None else "no multiple of the equation")
+        return Answer(
+            factor is not None, "polynomial identity", "" if factor is not None else "no multiple of the equation"
+        )
 
     def inequalities(self, mine: Rel, gold: Rel) -> Answer | None:
         """Compare two inequalities in several variables: a positive multiple, either way round."""
@@ -380,7 +387,9 @@ class Comparer:
         if first is None and isinstance(mine, SCALAR):
             return _no("a value, where a set is wanted")
         if first is None or second is None:
-            if isinstance(mine, (Interval, SetOp, NamedSet, Builder)) and isinstance(gold, (Interval, SetOp, NamedSet, Builder)):
+            if isinstance(mine, (Interval, SetOp, NamedSet, Builder)) and isinstance(
+                gold, (Interval, SetOp, NamedSet, Builder)
+            ):
                 return self.by_shape(mine, gold)
             if isinstance(gold, SCALAR) or isinstance(mine, SCALAR):
                 return _no("a set and a value")
@@ -441,7 +450,9 @@ class Comparer:
             return self.in_order(mine_items, gold_items)
         return self.unordered(mine_items, gold_items, "set" in (my_kind, gold_kind))
 
-    def tuples(self, mine: Node, my_kind: str, items: Sequence[Node], gold_kind: str, gold_items: Sequence[Node]) -> Answer:
+    def tuples(
+        self, mine: Node, my_kind: str, items: Sequence[Node], gold_kind: str, gold_items: Sequence[Node]
+    ) -> Answer:
         if my_kind == "set":
             return _no("a set, where a tuple is wanted")
         if my_kind == "value" and len(gold_items) > 1:
@@ -451,7 +462,12 @@ class Comparer:
             named_gold = _assignments(gold_items)
             if named_gold is None:
                 items = [one.value for one in named_mine]
-        if my_kind != gold_kind and "bracket" in (my_kind, gold_kind) and "tuple" in (my_kind, gold_kind) and len(items) == 2:
+        if (
+            my_kind != gold_kind
+            and "bracket" in (my_kind, gold_kind)
+            and "tuple" in (my_kind, gold_kind)
+            and len(items) == 2
+        ):
             return _no("an end is open on one side only", "interval")
         return self.in_order(items, gold_items)
 
@@ -570,7 +586,11 @@ class Comparer:
                 if changed != mine_value and equal_values(changed, gold_value).equal:
                     return Answer(True, "polynomial identity", "constants renamed")
         mine_whole, gold_whole = _parameters_in(mine_value), _parameters_in(gold_value)
-        if len(mine_whole) == len(gold_whole) == 1 and _mentions_pi(gold_value) and (mine_names - mine_whole == gold_names - gold_whole):
+        if (
+            len(mine_whole) == len(gold_whole) == 1
+            and _mentions_pi(gold_value)
+            and (mine_names - mine_whole == gold_names - gold_whole)
+        ):
             name = next(iter(gold_whole))
             changed = _renamed(mine_value, {next(iter(mine_whole)): name})
             if _same_coset(changed, gold_value, name):
@@ -618,7 +638,11 @@ def _tidy_items(node: Seq) -> Node:
     first = items[0] if items else None
     if node.kind in ("list", "and", "or") and len(items) > 1 and isinstance(first, Rel) and first.ops == ("=",):
         name = first.items[0]
-        if len(first.items) == 2 and isinstance(name, Sym) and all(isinstance(item, (*SCALAR, Measure)) for item in items[1:]):
+        if (
+            len(first.items) == 2
+            and isinstance(name, Sym)
+            and all(isinstance(item, (*SCALAR, Measure)) for item in items[1:])
+        ):
             items = [first, *[Rel((name, item), ("=",)) for item in items[1:]]]
             changed = True
     if not changed:
@@ -697,7 +721,15 @@ def _is_label(node: Node) -> bool:
     if isinstance(node, Seq) and node.kind == "tuple":
         return all(isinstance(item, Sym) for item in node.items)
     if isinstance(node, Mul) and len(node.factors) == 2:  # P(A), V(x)
-        return all(isinstance(factor, Sym) for factor in node.factors) and node.factors[0].name in ("P", "V", "S", "T", "A", "C", "y")  # type: ignore[union-attr]
+        return all(isinstance(factor, Sym) for factor in node.factors) and node.factors[0].name in (
+            "P",
+            "V",
+            "S",
+            "T",
+            "A",
+            "C",
+            "y",
+        )  # type: ignore[union-attr]
     return (
         isinstance(node, Fn) and node.name in ("sin", "cos", "tan", "abs") and len(node.args) == 1
         and (isinstance(node.args[0], Sym) or _is_product_of_points(node.args[0]))
@@ -724,8 +756,14 @@ def _label(node: Node) -> str:
 def _same_name(mine: str, gold: str) -> bool:
     if mine == gold:
         return True
+    if "()" in mine + gold:
+        return mine.partition("(")[0] == gold.partition("(")[0]
     function = {"f(x)", "y", "y(x)", "g(x)", "h(x)"}
-    return mine in function and gold in function and (mine == "y" or gold == "y" or mine[1:] == gold[1:] and "y" in mine + gold)
+    return (
+        mine in function
+        and gold in function
+        and (mine == "y" or gold == "y" or mine[1:] == gold[1:] and "y" in mine + gold)
+    )
 
 
 def _is_set_like(node: Node) -> bool:

@@ -34,7 +34,9 @@ class Span(NamedTuple):
     why: str = ""
 
 
-def find_answer(text: str, rules: tuple[Rule, ...] = RULES, boxes: str = "join", *, opened: bool = False) -> Span | None:
+def find_answer(
+    text: str, rules: tuple[Rule, ...] = RULES, boxes: str = "join", *, opened: bool = False
+) -> Span | None:
     """Return the stated answer of a completion; None when it states none.
 
     Args:
@@ -52,7 +54,9 @@ def find_answer(text: str, rules: tuple[Rule, ...] = RULES, boxes: str = "join",
             behind = _marked(region[tag.start + len(tag.text) :], rules, boxes)
             if behind is not None:
                 return behind
-            return _marked(tag.text, rules, boxes) or Span(_bare(tag.text), "<answer>", "" if tag.text else "the tag is empty")
+            return _marked(tag.text, rules, boxes) or Span(
+                _bare(tag.text), "<answer>", "" if tag.text else "the tag is empty"
+            )
     found = _marked(region, rules, boxes)
     if found is not None:
         return found
@@ -89,9 +93,13 @@ def _any_hash(text: str) -> Found | None:
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*(\{)?")
 _BARE_BOX = re.compile(r"\s*([^\s${}\\]{1,64})")
-_BETWEEN = re.compile(r"[\s$,.;、，()\\]*(?:\\text\{)?(?:and|和|及|与|,|、)?\}?[\s$,()\\]*(?:[A-Za-z]{1,2}(?:_\d)?\s*=\s*)?[\s$\\(]*")
+_BETWEEN = re.compile(
+    r"[\s$,.;、，()\\]*(?:\\text\{)?(?:and|和|及|与|,|、)?\}?[\s$,()\\]*(?:[A-Za-z]{1,2}(?:_\d)?\s*=\s*)?[\s$\\(]*"
+)
 _OR = re.compile(r"\bor\b|或|\blor\b")
-_LIST_GAP = re.compile(r"[\s$.)\\\]]*(?:,|;|and\b|和|及|、|,\s*and\b|&)[\s$(\\\[]*(?:and\b)?[\s$(\\\[]*(?:[a-z](?:_\{?\d\}?)?\s*=\s*)?[\s$]*")
+_LIST_GAP = re.compile(
+    r"[\s$.)\\\]]*(?:,|;|and\b|和|及|、|,\s*and\b|&)[\s$(\\\[]*(?:and\b)?[\s$(\\\[]*(?:[a-z](?:_\{?\d\}?)?\s*=\s*)?[\s$]*"
+)
 
 
 def _boxed(text: str, mode: str) -> Span | None:
@@ -151,7 +159,10 @@ def _same_line_alternative(text: str, boxes: list[tuple[int, int, str]]) -> bool
 
 def _hedged_behind(text: str, at: int) -> str:
     rest = text[at : at + 160].partition("\n")[0]
-    if re.match(r"[\s$)\\.]*(?:,?\s*(?:or|or maybe|or perhaps|或)\s+)(?!equivalently|simply|about|approximately|rather|we|just|in )", rest):
+    if re.match(
+        r"[\s$)\\.]*(?:,?\s*(?:or|or maybe|or perhaps|或)\s+)(?!equivalently|simply|about|approximately|rather|we|just|in )",
+        rest,
+    ):
         tail = re.split(r"\bor\b|或", rest, maxsplit=1)[1]
         if re.match(r"\s*(?:maybe |perhaps |possibly )?\$?\\?[\w\\-]{0,12}\s*[=\d{]", tail) and not re.match(
             r"\s*\$?\s*(?:approximately|about)", tail
@@ -162,7 +173,10 @@ def _hedged_behind(text: str, at: int) -> str:
 
 # ------------------------------------------------------------------------------------------------ markers
 
-_JSON = re.compile(r"[\"'](?:final_?)?answer[\"']\s{0,4}:\s{0,4}(?:\"((?:[^\"\\\n]|\\.){0,1024})\"|'([^'\n]{0,1024})'|([^,}\]\n]{1,1024}))", re.IGNORECASE)
+_JSON = re.compile(
+    r"[\"'](?:final_?)?answer[\"']\s{0,4}:\s{0,4}(?:\"((?:[^\"\\\n]|\\.){0,1024})\"|'([^'\n]{0,1024})'|([^,}\]\n]{1,1024}))",
+    re.IGNORECASE,
+)
 
 
 def _json_answer(text: str) -> Span | None:
@@ -197,7 +211,11 @@ def _phrase(text: str) -> Span | None:
     for match in reversed(marks):
         colon = match[0].rstrip("*_ ").endswith((":", "：", "="))
         rest = text[match.end() :].lstrip(" \t*_:：")
-        line = rest.lstrip("\n *_").partition("\n")[0] if not rest.partition("\n")[0].strip(" *_") else rest.partition("\n")[0]
+        line = (
+            rest.lstrip("\n *_").partition("\n")[0]
+            if not rest.partition("\n")[0].strip(" *_")
+            else rest.partition("\n")[0]
+        )
         line = _display(rest, line)
         if not line.strip(" *_$"):
             if colon and not rest.strip():
@@ -300,7 +318,11 @@ def _conclusion(line: str) -> Span | None:
     if len(line) <= 120 and re.search(r"[^\W\d_]{2,}(?<!\b(?:or|pi))", re.sub(r"\\[A-Za-z]+", "", line)) is None:
         return Span(_bare(line), "last line")
     math = list(_MATH.finditer(line))
-    if math and not any(map(str.isdigit, line[math[-1].end() :])) and not line[: math[-1].start()].rstrip().endswith("US"):
+    if (
+        math
+        and not any(map(str.isdigit, line[math[-1].end() :]))
+        and not line[: math[-1].start()].rstrip().endswith("US")
+    ):
         inner = next(group for group in math[-1].groups() if group is not None)
         if _VALUE_BEFORE_WORDS.search(re.sub(r"\\[A-Za-z]+", "", inner)) is None:
             return Span(inner.strip(), "last formula")

@@ -276,8 +276,10 @@ class _Parser:
         here = self.at
         braced = self.accept("open", "{")
         token = self.take()
-        if token.kind in ("run", "text") and token.text in ("th", "st", "nd", "rd") and (
-            not braced or self.accept("close", "}")
+        if (
+            token.kind in ("run", "text")
+            and token.text in ("th", "st", "nd", "rd")
+            and (not braced or self.accept("close", "}"))
         ):
             return left
         self.at = here
@@ -473,6 +475,9 @@ class _Parser:
             return self.constant(E)
         if text == "i" and not self.sees("op", "_") and not self.sees("op", "'"):
             return self.constant(I)
+        if self.sees("open", "(") and self.tokens[self.at + 1].text == ")":
+            self.at += 2  # a function whose argument was lost or left out: only its name is known
+            return Sym(text + "()")
         if text in UNKNOWN and (self.sees("open", "(") and not self.next.spaced):
             name = self.primed(text)
             return Fn("call " + name, tuple(map(self.scalar, self.arguments())))
@@ -590,8 +595,10 @@ class _Parser:
         if self.accept("op", "-"):
             return negated(self.bare_argument())
         value = self.operand(_PRODUCT + 2)
-        while self.starts_factor(self.next) and self.next.kind not in ("fn", "num") and not (
-            self.next.kind == "open" and self.next.text != "("
+        while (
+            self.starts_factor(self.next)
+            and self.next.kind not in ("fn", "num")
+            and not (self.next.kind == "open" and self.next.text != "(")
         ):
             if self.next.kind == "open" and not isinstance(value, Num):
                 break
@@ -807,8 +814,13 @@ class _Parser:
     def derivative_ahead(self) -> bool:
         tokens = self.tokens[self.at : self.at + 6]
         shape = [token.text for token in tokens]
-        return len(shape) >= 6 and shape[0] == "{" and shape[1] == "d" and shape[2] == "}" and shape[3] == "{" and (
-            (len(shape[4]) == 2 and shape[4][0] == "d" and shape[5] == "}")
+        return (
+            len(shape) >= 6
+            and shape[0] == "{"
+            and shape[1] == "d"
+            and shape[2] == "}"
+            and shape[3] == "{"
+            and (len(shape[4]) == 2 and shape[4][0] == "d" and shape[5] == "}")
         )
 
     def derivative(self) -> Node:
@@ -1095,7 +1107,15 @@ def _with_index(node: Expr) -> Expr:
     return node
 
 
-_ARITY = {"binomial": (2, 2), "gcd": (1, 16), "lcm": (1, 16), "max": (1, 64), "min": (1, 64), "log": (1, 2), "sqrt": (1, 2)}
+_ARITY = {
+    "binomial": (2, 2),
+    "gcd": (1, 16),
+    "lcm": (1, 16),
+    "max": (1, 64),
+    "min": (1, 64),
+    "log": (1, 2),
+    "sqrt": (1, 2),
+}
 
 
 def _call(name: str, args: tuple[Expr, ...], base: Expr | None) -> Expr:

@@ -223,7 +223,16 @@ def _short(value: Any) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-_RANGES = ((0.3, 1.9), (-1.9, -0.3), (2.0, 5.0), (-5.0, -2.0), (0.05, 0.95), (6.0, 40.0), (-0.95, -0.05), (100.0, 900.0))
+_RANGES = (
+    (0.3, 1.9),
+    (-1.9, -0.3),
+    (2.0, 5.0),
+    (-5.0, -2.0),
+    (0.05, 0.95),
+    (6.0, 40.0),
+    (-0.95, -0.05),
+    (100.0, 900.0),
+)
 
 
 def _points(names: frozenset[str], whole: frozenset[str]) -> list[dict[str, Any]]:
@@ -423,7 +432,10 @@ def _matrix_sum(matrices: list[Matrix]) -> Matrix:
     if any(len(m.rows) != len(first.rows) or len(m.rows[0]) != len(first.rows[0]) for m in matrices):
         raise Refused("a sum of matrices of different sizes")
     return Matrix(
-        tuple(tuple(Add(cells) for cells in zip(*rows, strict=True)) for rows in zip(*[m.rows for m in matrices], strict=True))
+        tuple(
+            tuple(Add(cells) for cells in zip(*rows, strict=True))
+            for rows in zip(*[m.rows for m in matrices], strict=True)
+        )
     )
 
 

@@ -235,7 +235,9 @@ def prime() -> int:
     """Return this process's prime. It is random, so that no text can be made to fit it."""
     while True:
         candidate = secrets.randbits(127) | (1 << 126) | 1
-        if all(candidate % small for small in (3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47)) and _is_prime(candidate):
+        if all(candidate % small for small in (3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47)) and _is_prime(
+            candidate
+        ):
             return candidate
 
 

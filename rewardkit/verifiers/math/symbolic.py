@@ -110,7 +110,9 @@ def _function(name: str, args: list[Any]) -> Any:
     if name == "log":
         return sympy.log(args[0]) / sympy.log(args[1])
     if name in ("abs", "max", "min", "ceil", "conj"):
-        return getattr(sympy, {"abs": "Abs", "max": "Max", "min": "Min", "ceil": "ceiling", "conj": "conjugate"}[name])(*args)
+        return getattr(sympy, {"abs": "Abs", "max": "Max", "min": "Min", "ceil": "ceiling", "conj": "conjugate"}[name])(
+            *args
+        )
     if name in _SAME_NAME:
         return getattr(sympy, name)(*args)
     raise Refused(f"{name} has no counterpart in computer algebra")

@@ -51,7 +51,9 @@ _SCAN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_THOUSANDS = re.compile(r"[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?(?![\d]|,\d)|[1-9]\d?(?:,\d{2})+,\d{3}(?:\.\d+)?(?![\d]|,\d)")
+_THOUSANDS = re.compile(
+    r"[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?(?![\d]|,\d)|[1-9]\d?(?:,\d{2})+,\d{3}(?:\.\d+)?(?![\d]|,\d)"
+)
 
 _RELATIONS = {
     "le": "<=", "leq": "<=", "leqslant": "<=", "leqq": "<=", "ge": ">=", "geq": ">=", "geqslant": ">=", "geqq": ">=",
@@ -73,12 +75,24 @@ _BRACKETS = {
     "lceil": ("open", "ceil"), "rceil": ("close", "ceil"), "lbrack": ("open", "["), "rbrack": ("close", "]"),
     "lparen": ("open", "("), "rparen": ("close", ")"),
 }  # fmt: skip
+_GLUE = frozenset((*_RELATIONS, *_OPERATORS, "pi", "infty", "alpha", "beta", "theta", "sqrt")) - {
+    "in",
+    "to",
+    "mp",
+    "mid",
+}
+_KNOWN_COMMANDS = frozenset(
+    "frac dfrac tfrac cfrac sqrt binom dbinom tbinom pi infty emptyset varnothing mathbb begin end sum prod int lim iint oint"
+    " ldots cdots dots dotsc dotsb imath cbrt infin hline top vec hat bar overline tilde dot ddot overrightarrow angle".split()
+)
 _JOINS = {"land": "and", "wedge": "and", "lor": "or", "vee": "or", "text{and}": "and"}
 _TEXTS = frozenset(
     "text mathrm textrm mbox textbf mathbf textit mathit mathsf operatorname textsf texttt bm boldsymbol rm hbox mathcal"
     " mathscr mathfrak mathtt textup textnormal emph underline boxed fbox".split()
 )
-_LETTERS_ONLY = frozenset("mathbf mathit mathsf bm boldsymbol mathcal mathscr mathfrak mathtt underline boxed fbox".split())
+_LETTERS_ONLY = frozenset(
+    "mathbf mathit mathsf bm boldsymbol mathcal mathscr mathfrak mathtt underline boxed fbox".split()
+)
 _WORD_JOINS = {
     "and": "and", "or": "or", "或": "or", "和": "and", "且": "and", "及": "and", "与": "and", "或者": "or", "oder": "or",
     "ou": "or", "o": "or", "y": "and", "et": "and", "und": "and", "&": "and", ", and": "and", ", or": "or", ",or": "or",
@@ -188,9 +202,22 @@ def _command(text: str, start: int, end: int, stop: int, name: str, tokens: list
     elif name == "not":
         return _negated(text, start, end, stop, tokens, spaced)
     else:
+        glued = _glued(name)
+        if glued:  # \\lex: a command and a letter that lost their space
+            return _command(text, start, start + 1 + len(glued), stop, glued, tokens, spaced)
         token = Token("cmd", name, start, end, spaced)
     tokens.append(token)
     return end
+
+
+def _glued(name: str) -> str:
+    """Return the command that an unknown one begins with, where one or two letters are stuck to it."""
+    if name in _KNOWN_COMMANDS:
+        return ""
+    for length in (len(name) - 1, len(name) - 2):
+        if length >= 2 and name[:length] in _GLUE:
+            return name[:length]
+    return ""
 
 
 def _negated(text: str, start: int, end: int, stop: int, tokens: list[Token], spaced: bool) -> int:

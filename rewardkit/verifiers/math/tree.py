@@ -145,9 +145,7 @@ class Ratio(msgspec.Struct, frozen=True):
 
 
 Expr: TypeAlias = Num | Sym | Const | Add | Mul | Pow | Fn | PlusMinus | Big | Matrix | Cases
-Node: TypeAlias = (
-    Expr | Seq | Interval | SetOp | NamedSet | Builder | Rel | Text | Measure | Residue | Ratio
-)
+Node: TypeAlias = Expr | Seq | Interval | SetOp | NamedSet | Builder | Rel | Text | Measure | Residue | Ratio
 
 SCALAR = (Num, Sym, Const, Add, Mul, Pow, Fn, Big)
 

@@ -79,7 +79,10 @@ _MONTHS = {
 _MONTH = "|".join(sorted(_MONTHS, key=len, reverse=True))
 _DATES = [
     re.compile(rf"(?P<m>{_MONTH})\.?\s+(?P<d>\d{{1,2}})(?:st|nd|rd|th)?(?:\s*,?\s*(?P<y>\d{{4}}))?", re.IGNORECASE),
-    re.compile(rf"(?:the\s+)?(?P<d>\d{{1,2}})(?:st|nd|rd|th)?\s+(?:of\s+)?(?P<m>{_MONTH})\.?(?:\s*,?\s*(?P<y>\d{{4}}))?", re.IGNORECASE),
+    re.compile(
+        rf"(?:the\s+)?(?P<d>\d{{1,2}})(?:st|nd|rd|th)?\s+(?:of\s+)?(?P<m>{_MONTH})\.?(?:\s*,?\s*(?P<y>\d{{4}}))?",
+        re.IGNORECASE,
+    ),
     re.compile(r"(?P<y>\d{4})-(?P<m>\d{1,2})-(?P<d>\d{1,2})"),
     re.compile(r"(?P<y>\d{4})/(?P<m>\d{1,2})/(?P<d>\d{1,2})"),
     re.compile(r"(?P<m>\d{1,2})/(?P<d>\d{1,2})/(?P<y>\d{4})"),
@@ -154,9 +157,7 @@ def read_based(text: str) -> Based | None:
     return Based(sign + (plain.lstrip("0") or "0"), base)
 
 
-_DMS = re.compile(
-    r"(-?\d{1,4})\s*°\s*(\d{1,2}(?:\.\d{1,6})?)\s*'(?:\s*(\d{1,2}(?:\.\d{1,6})?)\s*(?:\"|''))?"
-)
+_DMS = re.compile(r"(-?\d{1,4})\s*°\s*(\d{1,2}(?:\.\d{1,6})?)\s*'(?:\s*(\d{1,2}(?:\.\d{1,6})?)\s*(?:\"|''))?")
 
 
 def read_degrees(text: str) -> Fraction | None:

@@ -10,6 +10,7 @@ from pydantic import Field, PlainSerializer, PlainValidator, PrivateAttr, WithJs
 from rewardkit.extract import opens_thinking
 from rewardkit.types import Completion, Sample, Score, Verdict
 from rewardkit.verifier import Reference, Verifier
+from rewardkit.verifiers.choice_options import options_in
 from rewardkit.verifiers.math import typed
 from rewardkit.verifiers.math.extraction import RULES, Rule, Span, find_answer
 from rewardkit.verifiers.math.gate import Refused
@@ -147,7 +148,39 @@ class Math(Verifier[MathReference]):
         if not span.text.strip():
             return Verdict.reject(span.why or f"no answer {place(span.rule)}", reason="no_answer")
         policy = _policy(self.rounding, self.units, self.percent)
-        return compared(read(span.text), gold, policy, span.rule)
+        mine = read(span.text)
+        verdict = compared(mine, gold, policy, span.rule)
+        return verdict if verdict.value == 1.0 else _by_option(mine, gold, sample, policy, span.rule) or verdict
+
+
+def _by_option(mine: Reading, gold: Reading, sample: Sample, policy: Policy, rule: str) -> Verdict | None:
+    """Accept the right option's text for its letter, where the prompt lists the options, and the other way round."""
+    if not sample.prompt or mine.problem is not None:
+        return None
+    letters, picked = typed.read_choices(gold.plain), typed.chosen(mine.plain) if len(mine.plain) <= 400 else None
+    if (letters is None) == (picked is None) or len(letters or picked or ()) != 1:
+        return None
+    options = options_in(sample.prompt_text[-MAX_OPTIONS_TEXT:])
+    letter = next(iter(letters or picked or ()))
+    if options is None or letter not in options.labels or len(options.texts) != len(options.labels):
+        return None
+    text = read(options.texts[options.labels.index(letter)].strip())
+    if text.unreadable is not None:
+        return None
+    try:
+        if letters is not None:
+            same = decide(mine, text, policy).equal
+        else:
+            same = decide(text, gold, policy).equal
+    except (Refused, NeedsAlgebra):
+        return None
+    if not same:
+        return None
+    shown = f"{mine.shown!r} {place(rule)} is option {letter}" if letters else f"option {letter} is {text.shown!r}"
+    return Verdict.accept(f"{shown} (text)", extracted=mine.shown)
+
+
+MAX_OPTIONS_TEXT = 20_000  # characters at the end of a prompt in which options are looked for
 
 
 @lru_cache(maxsize=16)
@@ -225,7 +258,9 @@ def by_algebra(mine: Reading, gold: Reading, hard: NeedsAlgebra, rule: str = "")
         if isinstance(problem, Refused) and problem.kind == "too_large":
             return _refused(mine, problem, where)
         text = str(problem) or "computer algebra finds no answer"
-        return Verdict.reject(f"{mine.shown!r}{where} cannot be compared: {text}", extracted=mine.shown, reason="unreadable")
+        return Verdict.reject(
+            f"{mine.shown!r}{where} cannot be compared: {text}", extracted=mine.shown, reason="unreadable"
+        )
     except (TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as problem:
         text = f"computer algebra fails: {type(problem).__name__}"
         return Verdict.reject(f"{mine.shown!r}{where}: {text}", extracted=mine.shown, reason="unreadable")

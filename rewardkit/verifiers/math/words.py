@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-_COMMAND = re.compile(r"\\(?:text|mathrm|textrm|textbf|mathbf|textit|mathit|mbox|operatorname|textsf|emph|rm|bf|it)\s*(?=\{)")
+_COMMAND = re.compile(
+    r"\\(?:text|mathrm|textrm|textbf|mathbf|textit|mathit|mbox|operatorname|textsf|emph|rm|bf|it)\s*(?=\{)"
+)
 _ENVIRONMENT = re.compile(r"\\(?:begin|end)\s*\{[A-Za-z*]{1,12}\}")
 _ANY_COMMAND = re.compile(r"\\[A-Za-z]+")
 _DROPPED = re.compile(r"(?:[\s{}.,;:!?\"'`*_~]|-(?![\d\\]))+")
@@ -16,7 +18,9 @@ _NO_SOLUTION = frozenset(
     " 无实数解 方程无解 hasnosolution therearenosolutions therearenorealsolutions thereisnosolution nullset solutiondoesnotexist"
     " 不存在实数解 nosolutionexists nosolutionsexist".split()
 )
-_ALL_REALS = frozenset("allrealnumbers allreals realnumbers allreal 全体实数 任意实数 allrealx allrealvalues setofrealnumbers setofallrealnumbers".split())
+_ALL_REALS = frozenset(
+    "allrealnumbers allreals realnumbers allreal 全体实数 任意实数 allrealx allrealvalues setofrealnumbers setofallrealnumbers".split()
+)
 _SAME = {
     "dne": "doesnotexist", "不存在": "doesnotexist", "limitdoesnotexist": "doesnotexist", "undef": "undefined",
     "正确": "true", "错误": "false", "對": "true", "錯": "false", "correct": "true", "incorrect": "false", "right": "right",
@@ -52,14 +56,19 @@ def is_wordy(text: str) -> bool:
     if re.fullmatch(r"\d+(?:\.\d+){2,8}", text):
         return True
     bare = _ANY_COMMAND.sub(" ", _COMMAND.sub(" ", _ENVIRONMENT.sub(" ", text)))
-    return _WORD.search(bare) is not None and re.search(r"\\(?:frac|sqrt|overrightarrow|vec)\s*(?:\{[^{}]*\})?\{\s*\}", text) is None
+    return (
+        _WORD.search(bare) is not None
+        and re.search(r"\\(?:frac|sqrt|overrightarrow|vec)\s*(?:\{[^{}]*\})?\{\s*\}", text) is None
+    )
 
 
 # ------------------------------------------------------------------------------------------- number words
 
 _ONES = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen"
 _SMALL = {word: value for value, word in enumerate(_ONES.split())}
-_TENS = {word: 10 * value for value, word in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split(), 2)}
+_TENS = {
+    word: 10 * value for value, word in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split(), 2)
+}
 _SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _HAN = {char: value for value, char in enumerate("零一二三四五六七八九")} | {"两": 2, "〇": 0}
 _HAN_UNITS = {"十": 10, "百": 100, "千": 1000}
@@ -96,7 +105,12 @@ def number_in_words(text: str) -> str | None:
             group *= 100
         elif word in _SCALES and group:
             total, group = total + group * _SCALES[word], 0
-        elif word == "and" and used and place + 1 < len(words) and (words[place + 1] in _SMALL or words[place + 1] in _TENS):
+        elif (
+            word == "and"
+            and used
+            and place + 1 < len(words)
+            and (words[place + 1] in _SMALL or words[place + 1] in _TENS)
+        ):
             if words[place - 1] not in ("hundred", *_SCALES):
                 return None
         else:
