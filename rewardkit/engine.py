@@ -329,7 +329,8 @@ class _Concurrent(_Inline):
         if leaf.glances:
             glanced = glance_here(leaf, generation, at)
             late = [i for i, score in zip(at, glanced, strict=True) if score is None]
-            return _filled(glanced, await asyncio.wrap_future(self._in_worker(slot, generation, late)) if late else [])
+            found: list[Score] = await asyncio.wrap_future(self._in_worker(slot, generation, late)) if late else []
+            return _filled(glanced, found)
         if _goes_away(leaf):
             return await asyncio.wrap_future(self._in_worker(slot, generation, at))
         return judge_here(leaf, generation, at)

@@ -32,7 +32,6 @@ from rewardkit.verifiers.math.tree import (
     SCALAR,
     ZERO,
     Add,
-    Big,
     Builder,
     Cases,
     Const,
@@ -189,7 +188,8 @@ class Comparer:
         my_value, my_unit = (mine.value, mine.unit) if isinstance(mine, Measure) else (mine, "")
         gold_value, gold_unit = (gold.value, gold.unit) if isinstance(gold, Measure) else (gold, "")
         if isinstance(my_value, Rel) or isinstance(gold_value, Rel):
-            return self.by_form(_inside(my_value, my_unit), _inside(gold_value, gold_unit))
+            found = self.relations(_inside(my_value, my_unit), _inside(gold_value, gold_unit))
+            return found or _no("a relation and a quantity")
         if my_unit == "degree" and not gold_unit and contains(gold_value, Const) and _mentions_pi(gold_value):
             return self.by_form(Mul((my_value, PI, Pow(Num(Fraction(180)), Num(Fraction(-1))))), gold_value)  # type: ignore[arg-type]
         if gold_unit == "degree" and not my_unit and _mentions_pi(my_value):
@@ -713,6 +713,9 @@ def named(node: Node) -> Named | None:
     return None
 
 
+_FUNCTIONS = ("P", "V", "S", "T", "A", "C", "y")
+
+
 def _is_label(node: Node) -> bool:
     if isinstance(node, Sym):
         return True
@@ -721,15 +724,7 @@ def _is_label(node: Node) -> bool:
     if isinstance(node, Seq) and node.kind == "tuple":
         return all(isinstance(item, Sym) for item in node.items)
     if isinstance(node, Mul) and len(node.factors) == 2:  # P(A), V(x)
-        return all(isinstance(factor, Sym) for factor in node.factors) and node.factors[0].name in (
-            "P",
-            "V",
-            "S",
-            "T",
-            "A",
-            "C",
-            "y",
-        )  # type: ignore[union-attr]
+        return all(isinstance(factor, Sym) for factor in node.factors) and _label(node.factors[0]) in _FUNCTIONS
     return (
         isinstance(node, Fn) and node.name in ("sin", "cos", "tan", "abs") and len(node.args) == 1
         and (isinstance(node.args[0], Sym) or _is_product_of_points(node.args[0]))
@@ -762,7 +757,7 @@ def _same_name(mine: str, gold: str) -> bool:
     return (
         mine in function
         and gold in function
-        and (mine == "y" or gold == "y" or mine[1:] == gold[1:] and "y" in mine + gold)
+        and (mine == "y" or gold == "y" or (mine[1:] == gold[1:] and "y" in mine + gold))
     )
 
 

@@ -16,15 +16,108 @@ NAMES: dict[str, str] = {
 }  # fmt: skip
 INVERSE = {name: f"a{name}" for name in ("sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh")}
 TAKES_BARE = frozenset(
-    "sin cos tan cot sec csc sinh cosh tanh coth sech csch asin acos atan acot asec acsc asinh acosh atanh ln log lg exp"
-    " sqrt cbrt arg re im cis det sign".split()
+    [
+        "sin",
+        "cos",
+        "tan",
+        "cot",
+        "sec",
+        "csc",
+        "sinh",
+        "cosh",
+        "tanh",
+        "coth",
+        "sech",
+        "csch",
+        "asin",
+        "acos",
+        "atan",
+        "acot",
+        "asec",
+        "acsc",
+        "asinh",
+        "acosh",
+        "atanh",
+        "ln",
+        "log",
+        "lg",
+        "exp",
+        "sqrt",
+        "cbrt",
+        "arg",
+        "re",
+        "im",
+        "cis",
+        "det",
+        "sign",
+    ]
 )
 UNKNOWN = frozenset("fghFGH")
 GREEK = frozenset(
-    "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi omicron rho varrho"
-    " sigma varsigma tau upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi Sigma Upsilon Phi Psi Omega ell"
-    " hbar partial nabla aleph Pi".split()
+    [
+        "alpha",
+        "beta",
+        "gamma",
+        "delta",
+        "epsilon",
+        "varepsilon",
+        "zeta",
+        "eta",
+        "theta",
+        "vartheta",
+        "iota",
+        "kappa",
+        "lambda",
+        "mu",
+        "nu",
+        "xi",
+        "omicron",
+        "rho",
+        "varrho",
+        "sigma",
+        "varsigma",
+        "tau",
+        "upsilon",
+        "phi",
+        "varphi",
+        "chi",
+        "psi",
+        "omega",
+        "Gamma",
+        "Delta",
+        "Theta",
+        "Lambda",
+        "Xi",
+        "Sigma",
+        "Upsilon",
+        "Phi",
+        "Psi",
+        "Omega",
+        "ell",
+        "hbar",
+        "partial",
+        "nabla",
+        "aleph",
+        "Pi",
+    ]
 )
 SAME_LETTER = {"varepsilon": "epsilon", "vartheta": "theta", "varphi": "phi", "varrho": "rho", "varsigma": "sigma"}
 # Words that may stand bare for a Greek letter, in calculator notation.
-BARE_GREEK = frozenset("alpha beta gamma delta theta lambda mu sigma omega phi psi rho tau epsilon".split())
+BARE_GREEK = frozenset(
+    [
+        "alpha",
+        "beta",
+        "gamma",
+        "delta",
+        "theta",
+        "lambda",
+        "mu",
+        "sigma",
+        "omega",
+        "phi",
+        "psi",
+        "rho",
+        "tau",
+        "epsilon",
+    ]
+)

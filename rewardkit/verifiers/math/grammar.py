@@ -13,8 +13,38 @@ from rewardkit.verifiers.math.functions import BARE_GREEK, INVERSE, NAMES, TAKES
 from rewardkit.verifiers.math.gate import MAX_DEPTH, MAX_DIGITS, MAX_ITEMS, Refused, TooLarge
 from rewardkit.verifiers.math.tokens import Token, tokenize
 from rewardkit.verifiers.math.tree import (
-    E, I, INF, MINUS_ONE, ONE, PI, TWO, ZERO, Add, Big, Builder, Cases, Const, Expr, Fn, Interval, Matrix, Measure, Mul,
-    NamedSet, Node, Num, PlusMinus, Pow, Ratio, Rel, Residue, Seq, SetOp, Sym, Text, negated,
+    INF,
+    MINUS_ONE,
+    ONE,
+    PI,
+    TWO,
+    ZERO,
+    Add,
+    Big,
+    Builder,
+    Cases,
+    Const,
+    E,
+    Expr,
+    Fn,
+    I,
+    Interval,
+    Matrix,
+    Measure,
+    Mul,
+    NamedSet,
+    Node,
+    Num,
+    PlusMinus,
+    Pow,
+    Ratio,
+    Rel,
+    Residue,
+    Seq,
+    SetOp,
+    Sym,
+    Text,
+    negated,
 )  # fmt: skip
 
 _REL, _RATIO, _MOD, _SET, _UNIT, _SUM, _PRODUCT, _SIGN, _POWER = 10, 12, 14, 20, 25, 30, 40, 45, 60
@@ -22,11 +52,30 @@ _SUMS = {"+", "-", "pm", "mp"}
 _SETS = {"cup": "union", "cap": "intersection", "setminus": "difference"}
 _SETS_OF_NUMBERS = frozenset("RZNQC")
 _DECORATIONS = frozenset(
-    "vec hat bar overline tilde dot ddot overrightarrow overleftarrow widehat widetilde underbar overarc wideparen"
-    " overset underset stackrel angle triangle".split()
+    [
+        "vec",
+        "hat",
+        "bar",
+        "overline",
+        "tilde",
+        "dot",
+        "ddot",
+        "overrightarrow",
+        "overleftarrow",
+        "widehat",
+        "widetilde",
+        "underbar",
+        "overarc",
+        "wideparen",
+        "overset",
+        "underset",
+        "stackrel",
+        "angle",
+        "triangle",
+    ]
 )
 _ENDS = frozenset(("\\", "end", "hline", "ldots", "cdots", "dots"))
-_MATRICES = frozenset("matrix pmatrix bmatrix Bmatrix array vmatrix Vmatrix smallmatrix".split())
+_MATRICES = frozenset(["matrix", "pmatrix", "bmatrix", "Bmatrix", "array", "vmatrix", "Vmatrix", "smallmatrix"])
 _EXPRESSIONS = (Num, Sym, Const, Add, Mul, Pow, Fn, PlusMinus, Big, Matrix, Cases)
 _CLOSED_BY = {"(": ")", "[": "]", "{": "}", "\\{": "\\}", "<": ">", "floor": "floor", "ceil": "ceil"}
 
@@ -346,11 +395,13 @@ class _Parser:
         token = self.next
         if token.kind == "text":
             pass
-        elif token.kind not in ("run", "fn") or not isinstance(left, (Num, Add, Mul, Pow, Fn, Const)):
-            return None
-        elif len(token.text) < 2 or (token.text not in UNIT_NAMES and len(token.text) < 4):
-            return None
-        elif token.text not in UNIT_NAMES and not token.spaced:
+        elif (
+            token.kind not in ("run", "fn")
+            or not isinstance(left, (Num, Add, Mul, Pow, Fn, Const))
+            or len(token.text) < 2
+            or (token.text not in UNIT_NAMES and len(token.text) < 4)
+            or (token.text not in UNIT_NAMES and not token.spaced)
+        ):
             return None
         stop = self.at
         while self.tokens[stop].kind not in ("end", "sep", "join", "close", "rel"):

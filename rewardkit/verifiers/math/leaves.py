@@ -219,7 +219,7 @@ def _same_constant(left: Expr, right: Expr) -> Answer:
 
 
 def _short(value: Any) -> str:
-    text = context(_FEW_DIGITS).nstr(value, 8)
+    text: str = context(_FEW_DIGITS).nstr(value, 8)
     return text if len(text) <= 40 else text[:37] + "..."
 
 
@@ -325,7 +325,7 @@ def _negative(expr: Expr) -> bool:
 
 def alike(left: Any, right: Any) -> bool:
     """Whether two trees are the same up to the order of sums and products."""
-    return left == right or _ordered(left) == _ordered(right)
+    return bool(left == right or _ordered(left) == _ordered(right))
 
 
 def _ordered(node: Any) -> Any:

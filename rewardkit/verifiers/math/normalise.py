@@ -150,7 +150,7 @@ def unwrap(text: str) -> str:
         for left, right in _PAIRS:
             if len(text) >= len(left + right) and text.startswith(left) and text.endswith(right):
                 inner = text[len(left) : len(text) - len(right)]
-                if left not in inner and right not in inner and (left != "$" or "US" != text[-3:-1]):
+                if left not in inner and right not in inner and (left != "$" or text[-3:-1] != "US"):
                     text = inner
                     break
         if text.endswith(("**", "`")) and text.count("**") == 1:

@@ -330,5 +330,29 @@ class Evaluator:
 
 _RECIPROCAL = {"sec": "cos", "csc": "sin", "cot": "sin", "sech": "cosh", "csch": "sinh", "coth": "sinh"}
 _PLAIN = frozenset(
-    "sin cos tan cot sec csc sinh cosh tanh coth sech csch asin acos atan acot asec acsc asinh acosh atanh erf exp".split()
+    [
+        "sin",
+        "cos",
+        "tan",
+        "cot",
+        "sec",
+        "csc",
+        "sinh",
+        "cosh",
+        "tanh",
+        "coth",
+        "sech",
+        "csch",
+        "asin",
+        "acos",
+        "atan",
+        "acot",
+        "asec",
+        "acsc",
+        "asinh",
+        "acosh",
+        "atanh",
+        "erf",
+        "exp",
+    ]
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import lru_cache
 
@@ -212,7 +212,7 @@ def _lcm(args: list[Fraction]) -> Fraction:
     return Fraction(math.lcm(*[_whole(arg, "lcm") for arg in args]))
 
 
-_EXACT = {
+_EXACT: dict[str, Callable[[list[Fraction]], Fraction]] = {
     "factorial": _factorial,
     "factorial2": _double_factorial,
     "binomial": _binomial,

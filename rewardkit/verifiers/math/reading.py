@@ -12,7 +12,7 @@ from rewardkit.verifiers.math.gate import Refused, check_size
 from rewardkit.verifiers.math.grammar import parse_tree
 from rewardkit.verifiers.math.leaves import defined
 from rewardkit.verifiers.math.normalise import normalise
-from rewardkit.verifiers.math.tree import SCALAR, Measure, NamedSet, Node, Num, Seq, contains, PlusMinus
+from rewardkit.verifiers.math.tree import SCALAR, Measure, NamedSet, Node, Num, PlusMinus, Seq, contains
 
 _CURRENCY = re.compile(r"^\s*(?:US\$|\$|€|£|¥|₹)\s*")
 _SPLIT_COMMA = re.compile(r"\d,\d")

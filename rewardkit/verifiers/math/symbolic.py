@@ -63,8 +63,40 @@ def _evaluated(value: Any) -> Any:
 
 
 _SAME_NAME = frozenset(
-    "sin cos tan cot sec csc sinh cosh tanh coth sech csch asin acos atan acot asec acsc asinh acosh atanh"
-    " factorial factorial2 binomial re im arg sign erf gcd lcm floor".split()
+    [
+        "sin",
+        "cos",
+        "tan",
+        "cot",
+        "sec",
+        "csc",
+        "sinh",
+        "cosh",
+        "tanh",
+        "coth",
+        "sech",
+        "csch",
+        "asin",
+        "acos",
+        "atan",
+        "acot",
+        "asec",
+        "acsc",
+        "asinh",
+        "acosh",
+        "atanh",
+        "factorial",
+        "factorial2",
+        "binomial",
+        "re",
+        "im",
+        "arg",
+        "sign",
+        "erf",
+        "gcd",
+        "lcm",
+        "floor",
+    ]
 )
 
 

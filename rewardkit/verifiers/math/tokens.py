@@ -82,16 +82,95 @@ _GLUE = frozenset((*_RELATIONS, *_OPERATORS, "pi", "infty", "alpha", "beta", "th
     "mid",
 }
 _KNOWN_COMMANDS = frozenset(
-    "frac dfrac tfrac cfrac sqrt binom dbinom tbinom pi infty emptyset varnothing mathbb begin end sum prod int lim iint oint"
-    " ldots cdots dots dotsc dotsb imath cbrt infin hline top vec hat bar overline tilde dot ddot overrightarrow angle".split()
+    [
+        "frac",
+        "dfrac",
+        "tfrac",
+        "cfrac",
+        "sqrt",
+        "binom",
+        "dbinom",
+        "tbinom",
+        "pi",
+        "infty",
+        "emptyset",
+        "varnothing",
+        "mathbb",
+        "begin",
+        "end",
+        "sum",
+        "prod",
+        "int",
+        "lim",
+        "iint",
+        "oint",
+        "ldots",
+        "cdots",
+        "dots",
+        "dotsc",
+        "dotsb",
+        "imath",
+        "cbrt",
+        "infin",
+        "hline",
+        "top",
+        "vec",
+        "hat",
+        "bar",
+        "overline",
+        "tilde",
+        "dot",
+        "ddot",
+        "overrightarrow",
+        "angle",
+    ]
 )
 _JOINS = {"land": "and", "wedge": "and", "lor": "or", "vee": "or", "text{and}": "and"}
 _TEXTS = frozenset(
-    "text mathrm textrm mbox textbf mathbf textit mathit mathsf operatorname textsf texttt bm boldsymbol rm hbox mathcal"
-    " mathscr mathfrak mathtt textup textnormal emph underline boxed fbox".split()
+    [
+        "text",
+        "mathrm",
+        "textrm",
+        "mbox",
+        "textbf",
+        "mathbf",
+        "textit",
+        "mathit",
+        "mathsf",
+        "operatorname",
+        "textsf",
+        "texttt",
+        "bm",
+        "boldsymbol",
+        "rm",
+        "hbox",
+        "mathcal",
+        "mathscr",
+        "mathfrak",
+        "mathtt",
+        "textup",
+        "textnormal",
+        "emph",
+        "underline",
+        "boxed",
+        "fbox",
+    ]
 )
 _LETTERS_ONLY = frozenset(
-    "mathbf mathit mathsf bm boldsymbol mathcal mathscr mathfrak mathtt underline boxed fbox".split()
+    [
+        "mathbf",
+        "mathit",
+        "mathsf",
+        "bm",
+        "boldsymbol",
+        "mathcal",
+        "mathscr",
+        "mathfrak",
+        "mathtt",
+        "underline",
+        "boxed",
+        "fbox",
+    ]
 )
 _WORD_JOINS = {
     "and": "and", "or": "or", "或": "or", "和": "and", "且": "and", "及": "and", "与": "and", "或者": "or", "oder": "or",

@@ -70,8 +70,20 @@ class Date(NamedTuple):
 _MONTHS = {
     name: place
     for place, names in enumerate(
-        "january jan|february feb|march mar|april apr|may|june jun|july jul|august aug|september sep sept|october oct"
-        "|november nov|december dec".split("|"),
+        [
+            "january jan",
+            "february feb",
+            "march mar",
+            "april apr",
+            "may",
+            "june jun",
+            "july jul",
+            "august aug",
+            "september sep sept",
+            "october oct",
+            "november nov",
+            "december dec",
+        ],
         1,
     )
     for name in names.split()

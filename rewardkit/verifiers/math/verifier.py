@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -13,7 +14,7 @@ from rewardkit.verifier import Reference, Verifier
 from rewardkit.verifiers.choice_options import options_in
 from rewardkit.verifiers.math import typed
 from rewardkit.verifiers.math.extraction import RULES, Rule, Span, find_answer
-from rewardkit.verifiers.math.gate import Refused
+from rewardkit.verifiers.math.gate import Refused, TooLarge
 from rewardkit.verifiers.math.leaves import Answer, NeedsAlgebra
 from rewardkit.verifiers.math.policy import Policy
 from rewardkit.verifiers.math.reading import Reading, read
@@ -42,7 +43,7 @@ def gold_text(value: Any) -> str:
     if "####" in value or "\\boxed" in value:
         found = find_answer(value, ("hash", "boxed"))
         value = found.text if found is not None else value
-    return value
+    return str(value)
 
 
 def _read_gold(value: Any) -> Reading:
@@ -114,9 +115,7 @@ class Math(Verifier[MathReference]):
         return True
 
     def warm(self) -> None:
-        import sympy
-
-        del sympy
+        importlib.import_module("sympy")
 
     def glance(self, prepared: object, sample: Sample, completion: Completion) -> Score | None:
         assert isinstance(prepared, MathReference)
@@ -222,6 +221,8 @@ def compared(mine: Reading, gold: Reading, policy: Policy, rule: str = "") -> Ve
         answer = decide(mine, gold, policy)
     except Refused as problem:
         return _refused(mine, problem, where)
+    except RecursionError:
+        return _refused(mine, TooLarge("nested too deeply"), where)
     return _worded(answer, mine, gold, where)
 
 

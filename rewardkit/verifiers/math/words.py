@@ -14,12 +14,46 @@ _DROPPED = re.compile(r"(?:[\s{}.,;:!?\"'`*_~]|-(?![\d\\]))+")
 _ARTICLE = re.compile(r"^(?:the answer is|a|an|the)\s+", re.IGNORECASE)
 
 _NO_SOLUTION = frozenset(
-    "nosolution nosolutions norealsolution norealsolutions norealroots norealroot noroots emptyset theemptyset 无解 空集 無解 無實數解"
-    " 无实数解 方程无解 hasnosolution therearenosolutions therearenorealsolutions thereisnosolution nullset solutiondoesnotexist"
-    " 不存在实数解 nosolutionexists nosolutionsexist".split()
+    [
+        "nosolution",
+        "nosolutions",
+        "norealsolution",
+        "norealsolutions",
+        "norealroots",
+        "norealroot",
+        "noroots",
+        "emptyset",
+        "theemptyset",
+        "无解",
+        "空集",
+        "無解",
+        "無實數解",
+        "无实数解",
+        "方程无解",
+        "hasnosolution",
+        "therearenosolutions",
+        "therearenorealsolutions",
+        "thereisnosolution",
+        "nullset",
+        "solutiondoesnotexist",
+        "不存在实数解",
+        "nosolutionexists",
+        "nosolutionsexist",
+    ]
 )
 _ALL_REALS = frozenset(
-    "allrealnumbers allreals realnumbers allreal 全体实数 任意实数 allrealx allrealvalues setofrealnumbers setofallrealnumbers".split()
+    [
+        "allrealnumbers",
+        "allreals",
+        "realnumbers",
+        "allreal",
+        "全体实数",
+        "任意实数",
+        "allrealx",
+        "allrealvalues",
+        "setofrealnumbers",
+        "setofallrealnumbers",
+    ]
 )
 _SAME = {
     "dne": "doesnotexist", "不存在": "doesnotexist", "limitdoesnotexist": "doesnotexist", "undef": "undefined",
@@ -67,7 +101,8 @@ def is_wordy(text: str) -> bool:
 _ONES = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen"
 _SMALL = {word: value for value, word in enumerate(_ONES.split())}
 _TENS = {
-    word: 10 * value for value, word in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split(), 2)
+    word: 10 * value
+    for value, word in enumerate(["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"], 2)
 }
 _SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _HAN = {char: value for value, char in enumerate("零一二三四五六七八九")} | {"两": 2, "〇": 0}
