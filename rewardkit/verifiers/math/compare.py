@@ -101,6 +101,7 @@ class Comparer:
             raise Undefined("no value")
 
     def by_form(self, mine: Node, gold: Node) -> Answer:
+        mine, gold = _without_matrix_arithmetic(mine), _without_matrix_arithmetic(gold)
         if isinstance(mine, Text) or isinstance(gold, Text):
             return Answer(mine == gold, "text", "" if mine == gold else "different words")
         if isinstance(mine, Measure) or isinstance(gold, Measure):
@@ -154,7 +155,7 @@ class Comparer:
         if isinstance(mine, Num):
             if mine.digits and mine.digits <= gold.digits:
                 return False
-            if not mine.digits:
+            if mine.value.denominator == 1:
                 return False
         value = _real(mine)
         if value is None:
@@ -307,7 +308,7 @@ class Comparer:
         return _no("a relation, where a value is wanted")
 
     def comparable_sets(self, mine: Node, gold: Node) -> bool:
-        return real_set(mine) is not None and real_set(gold, pairs=True) is not None
+        return real_set(mine, pairs=True) is not None and real_set(gold, pairs=True) is not None
 
     def two_solved(self, mine: Named, gold: Named, my_node: Node, gold_node: Node) -> Answer:
         if _same_name(mine.name, gold.name):
@@ -608,6 +609,8 @@ def tidy(node: Node) -> Node:
     if isinstance(node, Mul) and node.factors[-1] == Fn("degree", ()):
         rest = node.factors[:-1]
         return Measure(rest[0] if len(rest) == 1 else Mul(rest), "degree")
+    if isinstance(node, Rel) and node.ops == ("==",) and isinstance(node.items[1], Residue):
+        return Residue(Rel((node.items[0], node.items[1].value), ("=",)), node.items[1].modulus)
     if isinstance(node, Rel) and len(node.items) == 2 and node.ops == ("=",):
         left, right = node.items
         spread = tidy(right)
@@ -650,6 +653,12 @@ def _tidy_items(node: Seq) -> Node:
     if len(items) == 1:
         return tidy(items[0])
     return Seq(node.kind, tuple(items))
+
+
+def _without_matrix_arithmetic(node: Node) -> Node:
+    if isinstance(node, (Add, Mul, Pow, Fn)) and contains(node, Matrix):
+        return expanded(node)
+    return node
 
 
 def _both_signs(node: Expr) -> tuple[Expr, ...]:

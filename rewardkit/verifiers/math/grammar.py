@@ -529,6 +529,9 @@ class _Parser:
         if self.sees("open", "(") and self.tokens[self.at + 1].text == ")":
             self.at += 2  # a function whose argument was lost or left out: only its name is known
             return Sym(text + "()")
+        if text in "CPA" and self.sees("open", "(") and not self.next.spaced and self.has_comma():
+            args = tuple(map(self.scalar, self.arguments()))
+            return Fn("binomial" if text == "C" and len(args) == 2 else "call " + text, args)
         if text in UNKNOWN and (self.sees("open", "(") and not self.next.spaced):
             name = self.primed(text)
             return Fn("call " + name, tuple(map(self.scalar, self.arguments())))
@@ -780,6 +783,17 @@ class _Parser:
         if isinstance(node, Seq) and node.kind == "list":
             return Seq("set", node.items)
         return node
+
+    def has_comma(self) -> bool:
+        """Whether the bracket that opens here holds several arguments."""
+        depth = 0
+        for token in self.tokens[self.at :]:
+            depth += (token.kind == "open") - (token.kind == "close")
+            if depth <= 0:
+                return False
+            if depth == 1 and token.kind == "sep":
+                return True
+        return False
 
     def has_bar(self, opening: str, closed: str) -> bool:
         """Whether braces hold exactly one bar, so that they define a set."""

@@ -15,6 +15,7 @@ from rewardkit.verifiers.math.normalise import normalise
 from rewardkit.verifiers.math.tree import SCALAR, Measure, NamedSet, Node, Num, PlusMinus, Seq, contains
 
 _CURRENCY = re.compile(r"^\s*(?:US\$|\$|€|£|¥|₹)\s*")
+_TO = re.compile(r"^(\d{1,9}) to (\d{1,9})$")
 _SPLIT_COMMA = re.compile(r"\d,\d")
 _GLUED = re.compile(r"[\d)}]\s?[A-Za-z]$")
 _GLUED_TWO = re.compile(r"^-?[\d.]+[A-Za-z]{1,2}$")
@@ -75,6 +76,7 @@ class Reading:
         if words.is_all_reals(folded):
             return NamedSet("R")
         plain = self.plain
+        plain = _TO.sub(r"\1:\2", plain)
         currency = _CURRENCY.match(plain)
         try:
             if currency is not None:

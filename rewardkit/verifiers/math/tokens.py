@@ -46,7 +46,7 @@ _SCAN = re.compile(
     | (?P<close>[)}\]])
     | (?P<bar>\|\||\|)
     | (?P<sep>[,;])
-    | (?P<word>[^\W\d_]+)
+    | (?P<word>(?:(?![A-Za-z])[^\W\d_])+)
     | (?P<other>.)
     """,
     re.VERBOSE | re.DOTALL,

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, PlainSerializer, PlainValidator, PrivateAttr, WithJsonSchema
 
 from rewardkit.extract import opens_thinking
+from rewardkit.leaf import Placement
 from rewardkit.types import Completion, Sample, Score, Verdict
 from rewardkit.verifier import Reference, Verifier
 from rewardkit.verifiers.choice_options import options_in
@@ -100,8 +101,8 @@ class Math(Verifier[MathReference]):
     """
 
     name: ClassVar[str | None] = "math"
-    placement: ClassVar[Literal["process"]] = "process"
-    timeout: ClassVar[float | None] = 1.0
+    placement: ClassVar[Placement] = "process"  # type: ignore[misc]
+    timeout: ClassVar[float | None] = 1.0  # type: ignore[misc]
 
     kinds: tuple[Kind, ...] = ()
     rounding: bool = True

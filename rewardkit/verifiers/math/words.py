@@ -85,9 +85,14 @@ def is_all_reals(plain: str) -> bool:
 _WORD = re.compile(r"[^\W\d_]{3,}|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 
 
+_ONLY_LETTERS = re.compile(r"[^\W\d_]{2,60}")
+
+
 def is_wordy(text: str) -> bool:
     """Whether an answer that is no formula is one in words (or a label such as 1.2.3), rather than a damaged formula."""
     if re.fullmatch(r"\d+(?:\.\d+){2,8}", text):
+        return True
+    if _ONLY_LETTERS.fullmatch(_COMMAND.sub(" ", text).strip(" {}")) is not None:
         return True
     bare = _ANY_COMMAND.sub(" ", _COMMAND.sub(" ", _ENVIRONMENT.sub(" ", text)))
     return (
