@@ -44,6 +44,7 @@ from rewardkit.verifiers.math.tree import (
     SetOp,
     Sym,
     Text,
+    contains,
     negated,
 )  # fmt: skip
 
@@ -393,8 +394,9 @@ class _Parser:
     def unit(self, left: Node) -> Node | None:
         """Read a unit behind a value: up to the next comma, relation or bracket."""
         token = self.next
-        if token.kind == "text":
-            pass
+        if token.kind == "text" or (token.kind == "run" and not contains(left, Num, Const)):
+            if token.kind == "run":
+                return None
         elif (
             token.kind not in ("run", "fn")
             or not isinstance(left, (Num, Add, Mul, Pow, Fn, Const))
@@ -1153,7 +1155,7 @@ def _nested(items: tuple[Node, ...]) -> Matrix | None:
         return None
     if not all(isinstance(cell, _EXPRESSIONS) for row in rows for cell in row):
         return None
-    return Matrix(rows)  # type: ignore[arg-type]
+    return Matrix(tuple(rows))  # type: ignore[arg-type]
 
 
 def _with_index(node: Expr) -> Expr:
