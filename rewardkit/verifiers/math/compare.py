@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from itertools import permutations
 from typing import Any, NamedTuple
@@ -61,6 +61,7 @@ from rewardkit.verifiers.math.tree import (
 )
 
 _VALUES = (*SCALAR, Matrix, Cases)
+IMAGINARY = Const("i")
 _ORDER = {"<", ">", "<=", ">="}
 _MAX_SIGNS = 6
 _MAX_MATCH = 64
@@ -93,8 +94,23 @@ class Comparer:
         found = self.by_form(mine, gold)
         if found.equal:
             return found
-        renamed = self.renamed(mine, gold)
+        renamed = self.renamed(mine, gold) or self.reread(mine, gold)
         return found if renamed is None else renamed
+
+    def reread(self, mine: Node, gold: Node) -> Answer | None:
+        """Try again with what can be meant in two ways: the whole number n for k, sympy's I, log to base 10."""
+        ours, theirs = symbols(mine) & _PARAMETERS, symbols(gold) & _PARAMETERS
+        changed, wanted = mine, gold
+        if len(ours) == len(theirs) == 1 and ours != theirs and _mentions_pi(gold):
+            changed = replaced(mine, Sym(next(iter(ours))), Sym(next(iter(theirs))))
+        if "I" in symbols(mine) and "I" not in symbols(gold) and _holds(gold, IMAGINARY):
+            changed = replaced(changed, Sym("I"), IMAGINARY)
+        if _has_bare_log(mine) or _has_bare_log(gold):
+            changed, wanted = _decimal_logs(changed), _decimal_logs(wanted)
+        if changed == mine and wanted == gold:
+            return None
+        found = self.by_form(changed, wanted)
+        return found if found.equal else None
 
     def check_defined(self, node: Node) -> None:
         if isinstance(node, SCALAR) and not defined(node):
@@ -456,6 +472,8 @@ class Comparer:
     ) -> Answer:
         if my_kind == "set":
             return _no("a set, where a tuple is wanted")
+        if gold_kind == "bracket" and my_kind == "list" and len(gold_items) == 2:
+            return _no("a list, where an interval is wanted")
         if my_kind == "value" and len(gold_items) > 1:
             return _no("one value, where a tuple is wanted")
         named_mine = _assignments(items)
@@ -611,6 +629,10 @@ def tidy(node: Node) -> Node:
         return Measure(rest[0] if len(rest) == 1 else Mul(rest), "degree")
     if isinstance(node, Rel) and node.ops == ("==",) and isinstance(node.items[1], Residue):
         return Residue(Rel((node.items[0], node.items[1].value), ("=",)), node.items[1].modulus)
+    if isinstance(node, Rel) and node.ops == ("!=",) and contains(node.items[1], PlusMinus):
+        both = tidy(node.items[1])
+        if isinstance(both, Seq):
+            return Seq("and", tuple(Rel((node.items[0], item), ("!=",)) for item in both.items))
     if isinstance(node, Rel) and len(node.items) == 2 and node.ops == ("=",):
         left, right = node.items
         spread = tidy(right)
@@ -639,14 +661,16 @@ def _tidy_items(node: Seq) -> Node:
         changed = changed or new != item
         items.append(new)
     first = items[0] if items else None
-    if node.kind in ("list", "and", "or") and len(items) > 1 and isinstance(first, Rel) and first.ops == ("=",):
+    if node.kind in ("list", "and", "or") and len(items) > 1 and isinstance(first, Rel) and first.ops in (("=",), ("!=",)):
         name = first.items[0]
         if (
             len(first.items) == 2
             and isinstance(name, Sym)
             and all(isinstance(item, (*SCALAR, Measure)) for item in items[1:])
         ):
-            items = [first, *[Rel((name, item), ("=",)) for item in items[1:]]]
+            items = [first, *[Rel((name, item), first.ops) for item in items[1:]]]
+            if first.ops == ("!=",):
+                return Seq("and", tuple(items))
             changed = True
     if not changed:
         return node
@@ -695,6 +719,46 @@ def _is_range_of_parameter(node: Node) -> bool:
         isinstance(node, Rel) and node.ops == ("in",) and isinstance(node.items[0], Sym)
         and node.items[0].name in _PARAMETERS and isinstance(node.items[1], NamedSet) and node.items[1].name[:1] in "ZN"
     )  # fmt: skip
+
+
+def _mapped(node: Any, change: Callable[[Any], Any]) -> Any:
+    """Return a tree with a change made to every node, from the leaves up."""
+    match node:
+        case Seq(kind, items):
+            node = Seq(kind, tuple(_mapped(item, change) for item in items))
+        case Rel(items, ops):
+            node = Rel(tuple(_mapped(item, change) for item in items), ops)
+        case Measure(value, unit):
+            node = Measure(_mapped(value, change), unit)
+        case Add(terms):
+            node = Add(tuple(_mapped(term, change) for term in terms))
+        case Mul(factors):
+            node = Mul(tuple(_mapped(factor, change) for factor in factors))
+        case Pow(base, exponent):
+            node = Pow(_mapped(base, change), _mapped(exponent, change))
+        case Fn(name, args):
+            node = Fn(name, tuple(_mapped(arg, change) for arg in args))
+    return change(node)
+
+
+def replaced(node: Node, old: Node, new: Node) -> Any:
+    return _mapped(node, lambda one: new if one == old else one)
+
+
+def _holds(node: Node, part: Node) -> bool:
+    return node == part or any(_holds(child, part) for child in children(node))
+
+
+def _is_bare_log(node: Node) -> bool:
+    return isinstance(node, Fn) and node.name == "log" and len(node.args) == 1
+
+
+def _has_bare_log(node: Node) -> bool:
+    return _is_bare_log(node) or any(map(_has_bare_log, children(node)))
+
+
+def _decimal_logs(node: Node) -> Any:
+    return _mapped(node, lambda one: Fn("log", (one.args[0], Num(Fraction(10)))) if _is_bare_log(one) else one)
 
 
 def named(node: Node) -> Named | None:

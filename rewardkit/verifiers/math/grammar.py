@@ -394,16 +394,7 @@ class _Parser:
     def unit(self, left: Node) -> Node | None:
         """Read a unit behind a value: up to the next comma, relation or bracket."""
         token = self.next
-        if token.kind == "text" or (token.kind == "run" and not contains(left, Num, Const)):
-            if token.kind == "run":
-                return None
-        elif (
-            token.kind not in ("run", "fn")
-            or not isinstance(left, (Num, Add, Mul, Pow, Fn, Const))
-            or len(token.text) < 2
-            or (token.text not in UNIT_NAMES and len(token.text) < 4)
-            or (token.text not in UNIT_NAMES and not token.spaced)
-        ):
+        if token.kind != "text" and not self.is_unit_word(token, left):
             return None
         stop = self.at
         while self.tokens[stop].kind not in ("end", "sep", "join", "close", "rel"):
@@ -417,6 +408,14 @@ class _Parser:
             return None
         self.at = stop
         return Measure(left, unit) if unit else left
+
+    def is_unit_word(self, token: Token, left: Node) -> bool:
+        """Whether bare letters behind a value may be a unit: a known one, or a word behind a space."""
+        if token.kind not in ("run", "fn") or not isinstance(left, (Num, Add, Mul, Pow, Fn, Const)):
+            return False
+        if not contains(left, Num, Const) or len(token.text) < 2:
+            return False
+        return token.text in UNIT_NAMES or (len(token.text) >= 4 and token.spaced)
 
     def braced_power(self, at: int) -> int:
         """Return how many tokens a `{2}` or `{-1}` takes."""
@@ -822,8 +821,8 @@ class _Parser:
             shape = self.expression(_RATIO + 1)
             if isinstance(shape, Seq) and len(shape.items) == 1:
                 shape = shape.items[0]
-            if self.sees("rel"):
-                shape = self.relation(shape)
+            if self.accept("rel", "in"):
+                shape = Rel((shape, self.expression(_RATIO + 1)), ("in",))
             if not (self.accept("op", "|") or self.accept("op", ":")):
                 raise self.unexpected()
             self.bars = 0

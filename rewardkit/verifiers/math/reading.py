@@ -15,6 +15,9 @@ from rewardkit.verifiers.math.normalise import normalise
 from rewardkit.verifiers.math.tree import SCALAR, Measure, NamedSet, Node, Num, PlusMinus, Seq, contains
 
 _CURRENCY = re.compile(r"^\s*(?:US\$|\$|€|£|¥|₹)\s*")
+# An operator behind the number; number.py takes a star for Markdown.
+_TRAILING = re.compile(r"\\(?:cdot|times|ast|div)\s*\$?$|^[^*]+(?<!\*)\*\s*$")
+_MATRIX_CALL = re.compile(r"^(?:sympy\.)?Matrix\((\[.*\])\)$")
 _TO = re.compile(r"^(\d{1,9}) to (\d{1,9})$")
 _SPLIT_COMMA = re.compile(r"\d,\d")
 _GLUED = re.compile(r"[\d)}]\s?[A-Za-z]$")
@@ -38,6 +41,8 @@ class Reading:
         if self.problem is not None:
             return None
         text = self.text
+        if _TRAILING.search(text) is not None:
+            return None
         found = read_number(text)
         if found is not None:
             return found
@@ -76,6 +81,7 @@ class Reading:
         if words.is_all_reals(folded):
             return NamedSet("R")
         plain = self.plain
+        plain = _MATRIX_CALL.sub(r"\1", plain)
         plain = _TO.sub(r"\1:\2", plain)
         currency = _CURRENCY.match(plain)
         try:

@@ -327,11 +327,20 @@ def _text_command(text: str, start: int, end: int, stop: int, name: str, tokens:
         tokens.append(Token("join", _WORD_JOINS[lower], start, close + 1, spaced))
     elif inner in NAMES and name not in _LETTERS_ONLY:
         tokens.append(Token("fn", inner, start, close + 1, spaced))
+    elif len(inner) == 1 and inner in _UNIT_LETTERS and name not in _LETTERS_ONLY and _ends_value(tokens):
+        tokens.append(Token("text", inner, start, close + 1, True))
     elif name in _LETTERS_ONLY or _PLAIN.fullmatch(inner) is not None or "\\" in inner:
         _scan(text, opening + 1, close, tokens, True)
     else:
         tokens.append(Token("text", inner, start, close + 1, True))
     return close + 1
+
+
+_UNIT_LETTERS = frozenset("mgshlLNJWV")
+
+
+def _ends_value(tokens: list[Token]) -> bool:
+    return bool(tokens) and (tokens[-1].kind in ("num", "close") or tokens[-1].text == "pi")
 
 
 # What is mathematics although it stands in \text: one letter, or no letters at all.

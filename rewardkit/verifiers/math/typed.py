@@ -26,6 +26,8 @@ _CLOCK = re.compile(
 
 def read_clock(text: str) -> Clock | None:
     """Read 3:30, 3:30 PM, 15:30, 5am."""
+    if text in ("noon", "midnight"):
+        return Clock(Fraction(720 if text == "noon" else 0), "pm" if text == "noon" else "am", True)
     if len(text) > 40 or not text[:1].isdigit():
         return None
     match = _CLOCK.fullmatch(text.strip())
