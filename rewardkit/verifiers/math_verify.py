@@ -77,6 +77,8 @@ class MathVerify(Verifier[MathVerifyReference]):
         same = package.verify(
             gold, answer, float_rounding=self.float_rounding, strict=self.strict, timeout_seconds=None
         )
-        return Verdict.accept("as math-verify says", extracted=shown) if same else Verdict.reject(
-            "as math-verify says", extracted=shown
+        return (
+            Verdict.accept("as math-verify says", extracted=shown)
+            if same
+            else Verdict.reject("as math-verify says", extracted=shown)
         )

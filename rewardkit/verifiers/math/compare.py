@@ -433,9 +433,8 @@ class Comparer:
             return _no("a matrix and something else")
         if len(gold_rows) > 1 and len(gold_rows[0]) > 1 and not isinstance(mine, Matrix):
             return _no("a matrix and something else")
-        if isinstance(mine, Matrix) and isinstance(gold, Matrix):
-            if len(mine.rows) != len(gold.rows) or len(mine.rows[0]) != len(gold.rows[0]):
-                return _no("matrices of different sizes")
+        if isinstance(mine, Matrix) and isinstance(gold, Matrix) and _size(mine) != _size(gold):
+            return _no("matrices of different sizes")
         mine_cells = [cell for row in my_rows for cell in row]
         gold_cells = [cell for row in gold_rows for cell in row]
         return self.in_order(mine_cells, gold_cells)
@@ -661,7 +660,12 @@ def _tidy_items(node: Seq) -> Node:
         changed = changed or new != item
         items.append(new)
     first = items[0] if items else None
-    if node.kind in ("list", "and", "or") and len(items) > 1 and isinstance(first, Rel) and first.ops in (("=",), ("!=",)):
+    if (
+        node.kind in ("list", "and", "or")
+        and len(items) > 1
+        and isinstance(first, Rel)
+        and first.ops in (("=",), ("!=",))
+    ):
         name = first.items[0]
         if (
             len(first.items) == 2
@@ -871,6 +875,10 @@ def _rows(node: Node) -> list[list[Node]] | None:
     if isinstance(node, Seq) and node.kind in ("tuple", "bracket"):
         return [[item] for item in node.items]
     return None
+
+
+def _size(matrix: Matrix) -> tuple[int, int]:
+    return len(matrix.rows), len(matrix.rows[0])
 
 
 def _called(node: Any) -> str:

@@ -7,6 +7,7 @@ end) means that there is no answer, and nothing is guessed from elsewhere then.
 from __future__ import annotations
 
 import re
+from collections import deque
 from typing import Literal, NamedTuple
 
 from rewardkit.extract import Found, after_thinking, cut_run_on, hash_marker, tagged
@@ -160,7 +161,7 @@ def _same_line_alternative(text: str, boxes: list[tuple[int, int, str]]) -> bool
 def _hedged_behind(text: str, at: int) -> str:
     rest = text[at : at + 160].partition("\n")[0]
     if re.match(
-        r"[\s$)\\.]*(?:,?\s*(?:or|or maybe|or perhaps|或)\s+)(?!equivalently|simply|about|approximately|rather|we|just|in )",
+        r"[\s$)\\.]*(?:,?\s*(?:or|或)\s+)(?!equivalently|simply|about|approximately|rather|we|just|in )",
         rest,
     ):
         tail = re.split(r"\bor\b|或", rest, maxsplit=1)[1]
@@ -180,11 +181,10 @@ _JSON = re.compile(
 
 
 def _json_answer(text: str) -> Span | None:
-    found = None
-    for found in _JSON.finditer(text):
-        pass
-    if found is None:
+    last = deque(_JSON.finditer(text), maxlen=1)
+    if not last:
         return None
+    found = last[0]
     inner = next(group for group in found.groups() if group is not None)
     return Span(inner.replace("\\\\", "\\").strip(), 'JSON "answer"')
 
@@ -192,7 +192,7 @@ def _json_answer(text: str) -> Span | None:
 _MARK = re.compile(
     r"(?:\b(?:the\s+)?(?:final|correct|right|my|overall)?\s*(?:answers?|result|solution)\b[ *_]{0,4}"
     r"(?:(?:to|for) (?:the|this|your) (?:\w{1,20} ){0,3}(?:question|problem))?[ *_]{0,4}"
-    r"(?P<mark>\s?[:：=]|is ?:|are ?:|\bis\b|\bare\b|\bequals\b|\bwould be\b|\bwill be\b|\bshould be\b|\bmust be\b|\bIS\b)"
+    r"(?P<mark>\s?[:：=]|is ?:|are ?:|\b(?:is|are|equals|would be|will be|should be|must be|IS)\b)"
     r"|(?:la |le |el )?(?:respuesta|réponse|resposta|risposta)(?: final| finale)?\s*(?:est\b|es\b|é|è|:)"
     r"|(?:die |the )?antwort(?: ist|:| lautet)"
     r"|ответ\s*(?:[:：—-])"
@@ -204,11 +204,16 @@ _MARK = re.compile(
     re.IGNORECASE,
 )
 _MAX_MARKS = 200
+_NOT_OWN = re.compile(
+    r"\b(?:reference|gold|expected|ground[ -]truth|wrong|incorrect)\s*$|\b(?:reference|gold|expected)\s+.$"
+)
 
 
 def _phrase(text: str) -> Span | None:
     marks = list(_MARK.finditer(text))[-_MAX_MARKS:]
     for match in reversed(marks):
+        if _NOT_OWN.search(text, max(0, match.start() - 24), match.start() + 1) is not None:
+            continue
         colon = match[0].rstrip("*_ ").endswith((":", "：", "="))
         rest = text[match.end() :].lstrip(" \t*_:：")
         line = (
@@ -221,16 +226,13 @@ def _phrase(text: str) -> Span | None:
             if colon and not rest.strip():
                 return Span("", "answer phrase", "nothing stands behind it")
             continue
-        if match["mark"] and match["mark"].strip().lower() in ("is", "are", "equals") and _NO_ANSWER.match(line):
-            if re.match(r"\s*not\b", line):
-                continue
+        said = (match["mark"] or "").strip().lower() in ("is", "are", "equals")
+        if said and re.match(r"\s*not\b", line) is not None:
+            continue
         span = _first_statement(line)
         if span and _statable(span, colon):
             return Span(span, "answer phrase")
     return None
-
-
-_NO_ANSWER = re.compile(r"\s*(?:not|that|the|correct|wrong|incorrect|in|of|to|given|obtained|found|known)\b")
 
 
 def _display(rest: str, line: str) -> str:
@@ -248,10 +250,14 @@ _SENTENCE = re.compile(r"(?:(?<!\bp)(?<!\ba)[.!?](?=\s|$|\*)|。)")
 _MATH = re.compile(r"\$\$(.+?)\$\$|\$([^$\n]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 
 
+_REMARK = re.compile(r",\s+(?:and )?(?:not|because|since|which|rather)\b")
+
+
 def _first_statement(line: str) -> str:
     """Return the first sentence of a line, without what only surrounds it."""
     line = line.strip()
     sentence = _SENTENCE.split(line, maxsplit=1)[0] if not line.startswith(("$$", "\\[")) else line
+    sentence = _REMARK.split(sentence, maxsplit=1)[0]
     return _bare(sentence)
 
 
@@ -278,12 +284,15 @@ def _statable(span: str, colon: bool) -> bool:
 # ------------------------------------------------------------------------------------- without any marker
 
 _REFUSED = re.compile(
-    r"\b(?:cannot|can ?not|can't|could not|couldn't|unable to|impossible to|not able to|not possible to|do not know|don't know"
-    r"|not enough information|insufficient information|no solution yet|have no solution|not sure|unsure)\b",
+    r"\b(?:cannot|can ?not|can't|could not|couldn't|unable to|impossible to|not able to|not possible to|do not know"
+    r"|don't know|not enough information|insufficient information|no solution yet|have no solution|not sure|unsure"
+    r"|mark this|full marks|full credit|grader|(?:reference|gold|expected|ground[ -]truth) (?:answer|solution|is)"
+    r"|score ?:)",
     re.IGNORECASE,
 )
 _BOLD = re.compile(r"\*\*([^*\n]{1,300})\*\*")
 _CHOICE = [
+    re.compile(r"选(?:择)?\s*[:：]?\s*\(?([A-K])\)?(?![A-Za-z])"),
     re.compile(r"\b(?:option|choice|answer)\s+\(?([A-K])\)?(?![A-Za-z'’])"),
     re.compile(r"(?<![A-Za-z'’])\(?([B-HJ-K])\)?\s+(?:is (?:the )?(?:correct|right|best)|fits best|fits)\b"),
     re.compile(r"\bI (?:choose|pick|select)\s+\(?([A-K])\)?(?![A-Za-z'’])"),
@@ -316,20 +325,33 @@ _VALUE_BEFORE_WORDS = re.compile(r"[^\W\d_]{2,}")
 def _conclusion(line: str) -> Span | None:
     """Return the last value that the last line states: its mathematics, a ratio, a time, or a number."""
     if len(line) <= 120 and re.search(r"[^\W\d_]{2,}(?<!\b(?:or|pi))", re.sub(r"\\[A-Za-z]+", "", line)) is None:
-        return Span(_bare(line), "last line")
+        return Span(_bare(line).removeprefix("=").strip(), "last line")
     math = list(_MATH.finditer(line))
     if (
         math
         and not any(map(str.isdigit, line[math[-1].end() :]))
         and not line[: math[-1].start()].rstrip().endswith("US")
     ):
-        inner = next(group for group in math[-1].groups() if group is not None)
+        inner = _together(line, math)
         if _VALUE_BEFORE_WORDS.search(re.sub(r"\\[A-Za-z]+", "", inner)) is None:
             return Span(inner.strip(), "last formula")
     ratio = re.search(r"\d+(?:\.\d+)?(?:\s?:\s?\d+(?:\.\d+)?)+(?:\s?[ap]\.?m\b)?(?=[^\d:]*$)", line, re.IGNORECASE)
     if ratio is not None:
         return Span(ratio[0], "last value")
     return None
+
+
+_OR_AND = re.compile(r"\s*(?:,|,?\s*(?:or|and)\b|或|和)\s*")
+
+
+def _together(line: str, math: list[re.Match[str]]) -> str:
+    """Return the last formula with those before it that "or", "and" or a comma joins to it."""
+    parts = [math[-1]]
+    for match in reversed(math[:-1]):
+        if _OR_AND.fullmatch(line, match.end(), parts[0].start()) is None:
+            break
+        parts.insert(0, match)
+    return " or ".join(next(group for group in match.groups() if group is not None) for match in parts)
 
 
 def _last_number(text: str) -> Span | None:

@@ -298,8 +298,8 @@ def _shown(point: dict[str, Any]) -> str:
     return ", ".join(f"{name} = {_short(value)}" for name, value in list(point.items())[:3])
 
 
-def whole_symbols(expr: Any, inside: bool = False) -> frozenset[str]:
-    """Return the variables that can only be whole numbers: in factorials, bounds of sums, powers of negative numbers."""
+def whole_symbols(expr: Any) -> frozenset[str]:
+    """Return the variables that can only be whole numbers: in factorials, bounds of sums, (-1)^n."""
     found: frozenset[str] = frozenset()
     if isinstance(expr, Fn) and expr.name in ("factorial", "factorial2", "binomial", "gcd", "lcm"):
         found |= symbols(expr)

@@ -15,7 +15,8 @@ class Token(NamedTuple):
     """One token.
 
     Attributes:
-        kind: "num", "run" (letters side by side), "sym", "fn", "op", "rel", "open", "close", "cmd", "text", "join", "end".
+        kind: "num", "run" (letters side by side), "sym", "fn", "op", "rel", "open", "close", "cmd",
+            "text", "join", "sep", "end".
         text: Its normal form.
         start: Where it starts in the text.
         end: Where it ends.
@@ -58,12 +59,14 @@ _THOUSANDS = re.compile(
 _RELATIONS = {
     "le": "<=", "leq": "<=", "leqslant": "<=", "leqq": "<=", "ge": ">=", "geq": ">=", "geqslant": ">=", "geqq": ">=",
     "ne": "!=", "neq": "!=", "in": "in", "notin": "notin", "approx": "~", "equiv": "==", "sim": "sim", "cong": "cong",
-    "propto": "propto", "subset": "subset", "subseteq": "subseteq", "parallel": "parallel", "perp": "perp", "simeq": "~",
+    "propto": "propto", "subset": "subset", "subseteq": "subseteq", "parallel": "parallel", "perp": "perp",
+    "simeq": "~",
     "ll": "ll", "gg": "gg", "doteq": "=",
 }  # fmt: skip
 _REL_SIGNS = {"==": "=", "=<": "<=", ":=": "=", "=>": "=>", "<=>": "<=>"}
 _OPERATORS = {
-    "cdot": "*", "times": "*", "ast": "*", "cdotp": "*", "bullet": "*", "div": "/", "pm": "pm", "mp": "mp", "cup": "cup",
+    "cdot": "*", "times": "*", "ast": "*", "cdotp": "*", "bullet": "*", "div": "/", "pm": "pm", "mp": "mp",
+    "cup": "cup",
     "cap": "cap", "bigcup": "cup", "setminus": "setminus", "backslash": "setminus", "over": "over", "choose": "choose",
     "mid": "|", "vert": "|", "lvert": "|", "rvert": "|", "Vert": "||", "lVert": "||", "rVert": "||", "to": "to",
     "rightarrow": "to", "colon": ":", "circ": "circ", "bmod": "mod", "mod": "mod", "pmod": "pmod", "pod": "pmod",

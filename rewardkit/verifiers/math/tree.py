@@ -150,7 +150,7 @@ Node: TypeAlias = Expr | Seq | Interval | SetOp | NamedSet | Builder | Rel | Tex
 SCALAR = (Num, Sym, Const, Add, Mul, Pow, Fn, Big)
 
 ZERO, ONE, MINUS_ONE, TWO = Num(Fraction(0)), Num(Fraction(1)), Num(Fraction(-1)), Num(Fraction(2))
-PI, E, I, INF = Const("pi"), Const("e"), Const("i"), Const("inf")
+PI, E, I, INF = Const("pi"), Const("e"), Const("i"), Const("inf")  # noqa: E741
 
 
 def children(node: Node) -> tuple[Node, ...]:

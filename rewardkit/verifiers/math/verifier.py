@@ -77,13 +77,13 @@ class Math(Verifier[MathReference]):
 
     The answer is what the last `<answer>` tags hold; else it stands behind the last `####`, in the last `\boxed{}`,
     in a JSON field "answer", behind "the answer is" (in several languages), in a bold last line; without any of these
-    it is the last value of the conclusion. Boxes side by side form a list. An unfinished box or thinking, a refusal, "3 or
-    4" between boxes, and several different final answers are no answer.
+    it is the last value of the conclusion. Boxes side by side form a list. An unfinished box or thinking, a refusal,
+    "3 or 4" between boxes, and several different final answers are no answer.
 
-    Numbers are exact: 0.5 is \frac{1}{2}, 45% is 0.45. A decimal reference of three or more digits accepts what rounds to
-    it, an exact one a decimal with six correct digits. Units, currency and degree signs may be missing on one side;
-    where both are there they must agree. Formulas are equal where their values are; sets and lists in any order, tuples in
-    theirs; intervals with their ends; equations up to a factor. A reference that cannot be read abstains.
+    Numbers are exact: 0.5 is \frac{1}{2}, 45% is 0.45. A decimal reference of three or more digits accepts what rounds
+    to it, an exact one a decimal with six correct digits. Units, currency and degree signs may be missing on one side;
+    where both are there they must agree. Formulas are equal where their values are; sets and lists in any order, tuples
+    in theirs; intervals with their ends; equations up to a factor. A reference that cannot be read abstains.
 
     Traps: the whole answer must be read; a number inside something unreadable never counts. An unsolved equation is no
     answer where the reference is solved. Nothing of an answer is ever executed, and no answer takes more than a second.
@@ -102,7 +102,7 @@ class Math(Verifier[MathReference]):
 
     name: ClassVar[str | None] = "math"
     placement: ClassVar[Placement] = "process"  # type: ignore[misc]
-    timeout: ClassVar[float | None] = 1.0  # type: ignore[misc]
+    timeout: ClassVar[float | None] = 0.8  # type: ignore[misc]
 
     kinds: tuple[Kind, ...] = ()
     rounding: bool = True
@@ -168,10 +168,7 @@ def _by_option(mine: Reading, gold: Reading, sample: Sample, policy: Policy, rul
     if text.unreadable is not None:
         return None
     try:
-        if letters is not None:
-            same = decide(mine, text, policy).equal
-        else:
-            same = decide(text, gold, policy).equal
+        same = (decide(text, gold, policy) if letters is None else decide(mine, text, policy)).equal
     except (Refused, NeedsAlgebra):
         return None
     if not same:

@@ -67,9 +67,9 @@ def _same_quantity(mine: Quantity, gold: Quantity, policy: Policy) -> bool:
         return scaled == (gold.value / 100 if gold.percent else gold.value)
     if same_number(mine, gold):
         return True
-    if not policy.rounding or mine.unit != gold.unit or not (mine.digits or gold.digits):
-        if not (policy.rounding and (mine.digits or gold.digits) and not (mine.unit and gold.unit)):
-            return False
+    differ = mine.unit and gold.unit and mine.unit != gold.unit
+    if not policy.rounding or differ or not (mine.digits or gold.digits):
+        return False
     comparer = Comparer(policy)
     scale = 1 if mine.percent == gold.percent else 100
     value = Num(mine.value / scale if mine.percent else mine.value, mine.digits)

@@ -89,7 +89,7 @@ _ONLY_LETTERS = re.compile(r"[^\W\d_]{2,60}")
 
 
 def is_wordy(text: str) -> bool:
-    """Whether an answer that is no formula is one in words (or a label such as 1.2.3), rather than a damaged formula."""
+    """Whether what is no formula is an answer in words (or a label such as 1.2.3), not a damaged formula."""
     if re.fullmatch(r"\d+(?:\.\d+){2,8}", text):
         return True
     if _ONLY_LETTERS.fullmatch(_COMMAND.sub(" ", text).strip(" {}")) is not None:

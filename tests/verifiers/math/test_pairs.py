@@ -116,7 +116,11 @@ def test_the_verdict_names_the_method(prediction, gold, method):
 
 @pytest.mark.parametrize(
     ("prediction", "gold"),
-    [("\\int_0^1 x^2\\,dx", "\\frac12"), ("\\lim_{x\\to 0}\\frac{\\sin x}{x}", "2"), ("\\sum_{k=1}^{\\infty}\\frac{1}{k^2}", "2")],
+    [
+        ("\\int_0^1 x^2\\,dx", "\\frac12"),
+        ("\\lim_{x\\to 0}\\frac{\\sin x}{x}", "2"),
+        ("\\sum_{k=1}^{\\infty}\\frac{1}{k^2}", "2"),
+    ],
 )
 def test_computer_algebra_also_says_no(prediction, gold):
     assert verify(prediction, gold).value == 0.0

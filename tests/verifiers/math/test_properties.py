@@ -17,7 +17,12 @@ fractions = st.builds(Fraction, st.integers(-999, 999), st.integers(1, 99))
 
 def notations(value: Fraction) -> list[str]:
     top, bottom = value.numerator, value.denominator
-    forms = [f"{top}/{bottom}", f"\\frac{{{top}}}{{{bottom}}}", f"\\dfrac{{{3 * top}}}{{{3 * bottom}}}", f"${top}/{bottom}$"]
+    forms = [
+        f"{top}/{bottom}",
+        f"\\frac{{{top}}}{{{bottom}}}",
+        f"\\dfrac{{{3 * top}}}{{{3 * bottom}}}",
+        f"${top}/{bottom}$",
+    ]
     forms += [f"({top})/({bottom})", f"\\boxed{{\\tfrac{{{top}}}{{{bottom}}}}}", f"{{{top} \\over {bottom}}}"]
     if bottom == 1:
         forms += [str(top), f"{top}.0", f"\\text{{{top}}}"]
@@ -116,8 +121,43 @@ def test_against_sympy(left, right):
         assert not equal(left, right)
 
 
-PIECES = ["\\frac", "\\sqrt", "{", "}", "(", ")", "[", "]", "^", "_", "\\text{", "\\pm", "|", ",", " or ", "1", "2.5", "x", "\\\\", "&"]
-PIECES += ["\\begin{pmatrix}", "\\end{pmatrix}", "\\sum_{k=1}^{", "\\int", "%", "!", "½", "五", "\\infty", "=", "<", "\\cup", "cm"]
+PIECES = [
+    "\\frac",
+    "\\sqrt",
+    "{",
+    "}",
+    "(",
+    ")",
+    "[",
+    "]",
+    "^",
+    "_",
+    "\\text{",
+    "\\pm",
+    "|",
+    ",",
+    " or ",
+    "1",
+    "2.5",
+    "x",
+    "\\\\",
+    "&",
+]
+PIECES += [
+    "\\begin{pmatrix}",
+    "\\end{pmatrix}",
+    "\\sum_{k=1}^{",
+    "\\int",
+    "%",
+    "!",
+    "½",
+    "五",
+    "\\infty",
+    "=",
+    "<",
+    "\\cup",
+    "cm",
+]
 
 
 @settings(max_examples=300, deadline=None)
