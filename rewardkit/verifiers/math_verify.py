@@ -35,11 +35,11 @@ class MathVerifyReference(Reference):
 class MathVerify(Verifier[MathVerifyReference]):
     r"""Accept when the math-verify package does: to compare verifiers on your data.
 
-    It runs as that package's own defaults say, in a worker process that is killed over the deadline; its alarm signal is
-    switched off. Without the package every run stops with an error that says how to install it.
+    It runs as that package's own defaults say, in a worker process that is killed over the deadline; its alarm signal
+    is switched off. Without the package every run stops with an error that says how to install it.
 
-    Traps: use `math` to train. math-verify drops unknown letters behind numbers, compares some numbers after rounding, and
-    looks for a number inside what it cannot read.
+    Traps: use `math` to train. math-verify drops unknown letters behind numbers, compares some numbers after rounding,
+    and looks for a number inside what it cannot read.
 
     Options:
         float_rounding: decimal places that it rounds to.

@@ -333,7 +333,7 @@ def _conclusion(line: str) -> Span | None:
         and not line[: math[-1].start()].rstrip().endswith("US")
     ):
         inner = _together(line, math)
-        if _VALUE_BEFORE_WORDS.search(re.sub(r"\\[A-Za-z]+", "", inner)) is None:
+        if _VALUE_BEFORE_WORDS.search(re.sub(r"\\[A-Za-z]+| or ", "", inner)) is None:
             return Span(inner.strip(), "last formula")
     ratio = re.search(r"\d+(?:\.\d+)?(?:\s?:\s?\d+(?:\.\d+)?)+(?:\s?[ap]\.?m\b)?(?=[^\d:]*$)", line, re.IGNORECASE)
     if ratio is not None:

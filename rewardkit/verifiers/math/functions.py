@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 NAMES: dict[str, str] = {
-    **{name: name for name in ("sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh", "coth", "sech", "csch")},
+    **{name: name for name in ("sin", "cos", "tan", "cot", "sec", "csc")},
+    **{name: name for name in ("sinh", "cosh", "tanh", "coth", "sech", "csch")},
     **{f"arc{name}": f"a{name}" for name in ("sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh")},
     **{f"a{name}": f"a{name}" for name in ("sin", "cos", "tan", "cot", "sinh", "cosh", "tanh")},
     **{f"ar{name}": f"a{name}" for name in ("sinh", "cosh", "tanh")},

@@ -6,7 +6,6 @@ equality. What cannot be evaluated (integrals, limits, infinite sums) is left to
 
 from __future__ import annotations
 
-import random
 from fractions import Fraction
 from functools import lru_cache
 from itertools import product
@@ -237,6 +236,8 @@ _RANGES = (
 
 def _points(names: frozenset[str], whole: frozenset[str]) -> list[dict[str, Any]]:
     """Return points of both signs and several sizes; the same ones every time."""
+    import random
+
     mp = context(_DIGITS)
     source = random.Random("".join(sorted(names)))
     count = len(names)

@@ -91,7 +91,8 @@ _LAYOUT = re.compile(
 )
 _LEFT_DOT = re.compile(r"\\(?:left|right)\s*\.")
 _SPACES = re.compile(
-    r"\\(?:[,;:> ]|(?:q?quad|thinspace|medspace|thickspace|enspace|hspace\*?\s*\{[^{}]{0,16}\}|nobreakspace|null)(?![A-Za-z]))|~"
+    r"\\(?:[,;:> ]|(?:q?quad|thinspace|medspace|thickspace|enspace|hspace\*?\s*\{[^{}]{0,16}\}|nobreakspace|null)"
+    r"(?![A-Za-z]))|~"
 )
 _NOTHING = re.compile(r"\\!|\\(?:tag|label)\s*\{[^{}]{0,40}\}|\\phantom\s*\{[^{}]{0,40}\}")
 _COLOUR = re.compile(r"\\(?:text)?color\s*\{[^{}]{0,40}\}|\\(?:color)\s*(?:red|blue|green|black)(?![A-Za-z])")

@@ -7,8 +7,6 @@ exact: in the field of integers modulo a prime of 127 bits that each process dra
 from __future__ import annotations
 
 import math
-import random
-import secrets
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import lru_cache
@@ -233,6 +231,8 @@ _EXACT: dict[str, Callable[[list[Fraction]], Fraction]] = {
 @lru_cache(maxsize=1)
 def prime() -> int:
     """Return this process's prime. It is random, so that no text can be made to fit it."""
+    import secrets
+
     while True:
         candidate = secrets.randbits(127) | (1 << 126) | 1
         if all(candidate % small for small in (3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47)) and _is_prime(
@@ -242,6 +242,8 @@ def prime() -> int:
 
 
 def _is_prime(number: int) -> bool:
+    import secrets
+
     odd, twos = number - 1, 0
     while odd % 2 == 0:
         odd, twos = odd // 2, twos + 1
@@ -293,6 +295,8 @@ def _modular(expr: Expr, at: Mapping[str, int], p: int) -> int:
         return pow(base, int(exponent), p)
     if isinstance(expr, Fn) and expr.name.startswith("call "):
         # An unknown function: equal arguments give equal values, and nothing else is known of it.
+        import random
+
         values = [_modular(arg, at, p) for arg in expr.args]
         return random.Random(f"{expr.name}:{values}").randrange(p)
     if isinstance(expr, (Fn, Big)):
@@ -305,5 +309,7 @@ def _modular(expr: Expr, at: Mapping[str, int], p: int) -> int:
 
 def modular_points(names: frozenset[str], count: int) -> list[dict[str, int]]:
     """Return random points for some variables."""
+    import secrets
+
     p = prime()
     return [{name: secrets.randbelow(p - 2) + 1 for name in sorted(names)} for _ in range(count)]

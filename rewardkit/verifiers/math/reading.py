@@ -18,6 +18,8 @@ _CURRENCY = re.compile(r"^\s*(?:US\$|\$|€|£|¥|₹)\s*")
 # An operator behind the number; number.py takes a star for Markdown.
 _TRAILING = re.compile(r"\\(?:cdot|times|ast|div)\s*\$?$|^[^*]+(?<!\*)\*\s*$")
 _MATRIX_CALL = re.compile(r"^(?:sympy\.)?Matrix\((\[.*\])\)$")
+# The commonest forms of fractions, read without the rest of number.py.
+_FRACTION = re.compile(r"(-)?(?:\\[dt]?frac\{([0-9]{1,18})\}\{([0-9]{1,18})\}|([0-9]{1,18})/([0-9]{1,18}))")
 _TO = re.compile(r"^(\d{1,9}) to (\d{1,9})$")
 _SPLIT_COMMA = re.compile(r"\d,\d")
 _GLUED = re.compile(r"[\d)}]\s?[A-Za-z]$")
@@ -41,6 +43,10 @@ class Reading:
         if self.problem is not None:
             return None
         text = self.text
+        plain = _FRACTION.fullmatch(text) if text[-1:] == "}" or "/" in text else None
+        if plain is not None and (below := int(plain[3] or plain[5])):
+            top = int(plain[2] or plain[4])
+            return Quantity(Fraction(-top if plain[1] else top, below), False, "", 0, text)
         if _TRAILING.search(text) is not None:
             return None
         found = read_number(text)
@@ -124,9 +130,11 @@ class Reading:
         """Why it cannot be read as anything; None when it can."""
         if self.problem is not None:
             return self.problem
+        if self.quantity is not None:
+            return None
         if not self.plain.strip():
             return Refused("nothing is there")
-        if self.quantity is not None or self.date is not None or self.clock is not None or self.based is not None:
+        if self.date is not None or self.clock is not None or self.based is not None:
             return None
         tree = self.tree
         if tree is not None:

@@ -37,7 +37,8 @@ class Token(NamedTuple):
 _SCAN = re.compile(
     r"""
       (?P<space>\s+)
-    | (?P<num>\d+\.(?=\\(?:overline|bar|dot)(?![A-Za-z]))|(?:[1-9]\d{0,2}(?:_\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:[eE](?:[-]?\d{1,6}|\+\d{2,6})(?![A-Za-z\d.]))?
+    | (?P<num>\d+\.(?=\\(?:overline|bar|dot)(?![A-Za-z]))|(?:[1-9]\d{0,2}(?:_\d{3})+(?!\d)|\d+)(?:\.\d+)?
+        (?:[eE](?:[-]?\d{1,6}|\+\d{2,6})(?![A-Za-z\d.]))?
         |\.\d+(?:[eE][-+]?\d{1,6}(?![A-Za-z\d.]))?)
     | (?P<cmd>\\[A-Za-z]+|\\.)
     | (?P<run>[A-Za-z]+)
@@ -177,7 +178,8 @@ _LETTERS_ONLY = frozenset(
 )
 _WORD_JOINS = {
     "and": "and", "or": "or", "或": "or", "和": "and", "且": "and", "及": "and", "与": "and", "或者": "or", "oder": "or",
-    "ou": "or", "o": "or", "y": "and", "et": "and", "und": "and", "&": "and", ", and": "and", ", or": "or", ",or": "or",
+    "ou": "or", "o": "or", "y": "and", "et": "and",
+    "und": "and", "&": "and", ", and": "and", ", or": "or", ",or": "or",
     ",and": "and", "and/or": "or", "或是": "or", "以及": "and",
 }  # fmt: skip
 _PLAIN_JOINS = frozenset(("and", "or"))

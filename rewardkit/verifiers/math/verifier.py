@@ -12,7 +12,6 @@ from rewardkit.extract import opens_thinking
 from rewardkit.leaf import Placement
 from rewardkit.types import Completion, Sample, Score, Verdict
 from rewardkit.verifier import Reference, Verifier
-from rewardkit.verifiers.choice_options import options_in
 from rewardkit.verifiers.math import typed
 from rewardkit.verifiers.math.extraction import RULES, Rule, Span, find_answer
 from rewardkit.verifiers.math.gate import Refused, TooLarge
@@ -160,6 +159,8 @@ def _by_option(mine: Reading, gold: Reading, sample: Sample, policy: Policy, rul
     letters, picked = typed.read_choices(gold.plain), typed.chosen(mine.plain) if len(mine.plain) <= 400 else None
     if (letters is None) == (picked is None) or len(letters or picked or ()) != 1:
         return None
+    from rewardkit.verifiers.choice_options import options_in
+
     options = options_in(sample.prompt_text[-MAX_OPTIONS_TEXT:])
     letter = next(iter(letters or picked or ()))
     if options is None or letter not in options.labels or len(options.texts) != len(options.labels):

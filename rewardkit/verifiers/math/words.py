@@ -59,7 +59,8 @@ _SAME = {
     "dne": "doesnotexist", "不存在": "doesnotexist", "limitdoesnotexist": "doesnotexist", "undef": "undefined",
     "正确": "true", "错误": "false", "對": "true", "錯": "false", "correct": "true", "incorrect": "false", "right": "right",
     "对": "true", "错": "false", "是": "yes", "否": "no", "mon": "monday", "tue": "tuesday", "tues": "tuesday",
-    "wed": "wednesday", "thu": "thursday", "thur": "thursday", "thurs": "thursday", "fri": "friday", "sat": "saturday",
+    "wed": "wednesday", "thu": "thursday", "thur": "thursday", "thurs": "thursday",
+    "fri": "friday", "sat": "saturday",
     "sun": "sunday", "星期一": "monday", "星期二": "tuesday", "星期三": "wednesday", "星期四": "thursday",
     "星期五": "friday", "星期六": "saturday", "星期日": "sunday", "星期天": "sunday", "neitherevennorodd": "neither",
 }  # fmt: skip
@@ -103,7 +104,10 @@ def is_wordy(text: str) -> bool:
 
 # ------------------------------------------------------------------------------------------- number words
 
-_ONES = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen"
+_ONES = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"
+    " seventeen eighteen nineteen"
+)
 _SMALL = {word: value for value, word in enumerate(_ONES.split())}
 _TENS = {
     word: 10 * value
@@ -162,7 +166,7 @@ def number_in_words(text: str) -> str | None:
         return None
     value = total + group
     if len(rest) == 1:
-        part = _FRACTIONS.get({"halves": "half"}.get(rest[0], rest[0].removesuffix("s") if rest[0] != "halves" else ""))
+        part = _FRACTIONS.get("half" if rest[0] == "halves" else rest[0].removesuffix("s"))
         if part:
             return f"{sign}{value}/{part}"
     return f"{sign}{value} {' '.join(rest)}".strip()
