@@ -28,11 +28,13 @@ class Span(NamedTuple):
         text: What stands there; "" where the marker points to nothing.
         rule: What found it, as shown to people.
         why: Why there is no answer although a marker is there.
+        alternatives: Two boxes joined by "or": an answer only where both are equal.
     """
 
     text: str
     rule: str
     why: str = ""
+    alternatives: tuple[str, ...] = ()
 
 
 def find_answer(
@@ -131,7 +133,7 @@ def _boxed(text: str, mode: str) -> Span | None:
         if len(gap) > 60:
             break
         if _OR.search(gap) is not None and len(gap) < 30:
-            return Span("", "\\boxed", "boxes joined by or")
+            return Span("", "\\boxed", "boxes joined by or", (box[2], last[2]))
         if _LIST_GAP.fullmatch(gap) is None:
             break
         together.insert(0, box)

@@ -43,10 +43,10 @@ class Reading:
         if self.problem is not None:
             return None
         text = self.text
-        plain = _FRACTION.fullmatch(text) if text[-1:] == "}" or "/" in text else None
-        if plain is not None and (below := int(plain[3] or plain[5])):
-            top = int(plain[2] or plain[4])
-            return Quantity(Fraction(-top if plain[1] else top, below), False, "", 0, text)
+        simple = _FRACTION.fullmatch(text) if text[-1:] == "}" or "/" in text else None
+        if simple is not None and (below := int(simple[3] or simple[5])):
+            top = int(simple[2] or simple[4])
+            return Quantity(Fraction(-top if simple[1] else top, below), False, "", 0, text)
         if _TRAILING.search(text) is not None:
             return None
         found = read_number(text)

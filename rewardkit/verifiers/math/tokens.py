@@ -177,7 +177,8 @@ _LETTERS_ONLY = frozenset(
     ]
 )
 _WORD_JOINS = {
-    "and": "and", "or": "or", "或": "or", "和": "and", "且": "and", "及": "and", "与": "and", "或者": "or", "oder": "or",
+    "and": "and", "or": "or", "或": "or", "和": "and", "且": "and",
+    "及": "and", "与": "and", "或者": "or", "oder": "or",
     "ou": "or", "o": "or", "y": "and", "et": "and",
     "und": "and", "&": "and", ", and": "and", ", or": "or", ",or": "or",
     ",and": "and", "and/or": "or", "或是": "or", "以及": "and",

@@ -16,7 +16,7 @@ from rewardkit.verifiers.math import typed
 from rewardkit.verifiers.math.extraction import RULES, Rule, Span, find_answer
 from rewardkit.verifiers.math.gate import Refused, TooLarge
 from rewardkit.verifiers.math.leaves import Answer, NeedsAlgebra
-from rewardkit.verifiers.math.policy import Policy
+from rewardkit.verifiers.math.policy import EXACT, Policy
 from rewardkit.verifiers.math.reading import Reading, read
 from rewardkit.verifiers.math.tree import SCALAR, Interval, Matrix, Measure, NamedSet, Node, Rel, Seq, SetOp
 from rewardkit.verifiers.math.verify import decide
@@ -144,12 +144,25 @@ class Math(Verifier[MathReference]):
         span = self._stated(completion.text, sample)
         if span is None:
             return Verdict.reject("no answer", reason="no_answer")
+        if len(span.alternatives) == 2 and _alike(*span.alternatives):
+            span = Span(span.alternatives[-1], span.rule)
         if not span.text.strip():
             return Verdict.reject(span.why or f"no answer {place(span.rule)}", reason="no_answer")
         policy = _policy(self.rounding, self.units, self.percent)
         mine = read(span.text)
         verdict = compared(mine, gold, policy, span.rule)
         return verdict if verdict.value == 1.0 else _by_option(mine, gold, sample, policy, span.rule) or verdict
+
+
+def _alike(one: str, other: str) -> bool:
+    """Whether two alternatives are the same value, so that either is the answer."""
+    first, second = read(one), read(other)
+    if first.unreadable is not None or second.unreadable is not None:
+        return False
+    try:
+        return decide(first, second, EXACT).equal
+    except (Refused, NeedsAlgebra):
+        return False
 
 
 def _by_option(mine: Reading, gold: Reading, sample: Sample, policy: Policy, rule: str) -> Verdict | None:

@@ -57,7 +57,8 @@ _ALL_REALS = frozenset(
 )
 _SAME = {
     "dne": "doesnotexist", "不存在": "doesnotexist", "limitdoesnotexist": "doesnotexist", "undef": "undefined",
-    "正确": "true", "错误": "false", "對": "true", "錯": "false", "correct": "true", "incorrect": "false", "right": "right",
+    "正确": "true", "错误": "false", "對": "true", "錯": "false", "correct": "true", "incorrect": "false",
+    "right": "right",
     "对": "true", "错": "false", "是": "yes", "否": "no", "mon": "monday", "tue": "tuesday", "tues": "tuesday",
     "wed": "wednesday", "thu": "thursday", "thur": "thursday", "thurs": "thursday",
     "fri": "friday", "sat": "saturday",
