@@ -101,7 +101,7 @@ class Math(Verifier[MathReference]):
 
     name: ClassVar[str | None] = "math"
     placement: ClassVar[Placement] = "process"  # type: ignore[misc]
-    timeout: ClassVar[float | None] = 0.8  # type: ignore[misc]
+    timeout: ClassVar[float | None] = 1.0  # type: ignore[misc]
 
     kinds: tuple[Kind, ...] = ()
     rounding: bool = True
@@ -115,7 +115,7 @@ class Math(Verifier[MathReference]):
         return True
 
     def warm(self) -> None:
-        importlib.import_module("sympy")
+        importlib.import_module("rewardkit.verifiers.math.symbolic").warm()
 
     def glance(self, prepared: object, sample: Sample, completion: Completion) -> Score | None:
         assert isinstance(prepared, MathReference)
