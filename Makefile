@@ -3,6 +3,7 @@
 PYTHON ?= python3
 DEMO   := .venv-demo
 TEST   := .venv-test
+TORCH  ?= torch==2.13.0  # the trainer's formulas and their oracle need it; any build will do
 
 .PHONY: demo test check plugins docs bench clean
 
@@ -39,6 +40,7 @@ $(DEMO)/installed: pyproject.toml
 $(TEST)/installed: pyproject.toml constraints.txt
 	rm -rf $(TEST)
 	$(PYTHON) -m venv $(TEST)
+	$(TEST)/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
 	$(TEST)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test]"
 	touch $@
 

@@ -1,4 +1,7 @@
-"""Write the generated pages: `docs/cli.md` from the help pages, `docs/builtin.md` from what `rewardkit show` prints.
+"""Write the generated pages.
+
+`docs/cli.md` comes from the help pages, `docs/builtin.md` from what `rewardkit show` prints, `docs/losses.md` from the
+tables of `trainer_backend`, which needs torch.
 
 python docs/generate.py            # write them
 python docs/generate.py --check    # exit code 1 when a page is out of date
@@ -42,6 +45,131 @@ def builtin_page() -> str:
     return HEAD + "\n\n".join(pages) + "\n"
 
 
+def losses_page() -> str:
+    """Return the losses and advantages of the trainer, from its tables."""
+    from trainer_backend.advantage import METHODS
+    from trainer_backend.loss import AGGREGATES, PRESETS, SHAPES
+    from trainer_backend.mismatch import BOUNDS
+
+    rows = []
+    for name, preset in PRESETS.items():
+        loss = preset.loss
+        options = {option: getattr(loss, option) for option in SHAPES[loss.shape].options}
+        numbers = ", ".join(f"{option} {_number(value)}" for option, value in options.items() if value is not None)
+        choices = (loss.ratio, loss.shape, loss.aggregate, loss.correction)
+        rows.append([f"`{name}`", *choices, numbers, preset.source, preset.use])
+    bounds = {name: "" if name == "none" else f"{low:g} to {high:g}" for name, (low, high) in BOUNDS.items()}
+    return HEAD + LOSSES.format(
+        presets=_table(["name", "ratio", "shape", "aggregate", "correction", "numbers", "source", "when"], rows),
+        shapes=_table(
+            ["shape", "cost of a token", "source"],
+            [[f"`{name}`", f"`{entry.formula}`", entry.source] for name, entry in SHAPES.items()],
+        ),
+        aggregates=_table(
+            ["aggregate", "becomes"], [[f"`{name}`", entry.formula] for name, entry in AGGREGATES.items()]
+        ),
+        corrections=_table(
+            ["correction", "bounds unless given", "weight"],
+            [[f"`{name}`", bounds[name], WEIGHTS[name]] for name in BOUNDS],
+        ),
+        methods=_table(
+            ["method", "advantage", "source", "when"],
+            [[f"`{name}`", f"`{method.formula}`", method.source, method.use] for name, method in METHODS.items()],
+        ),
+    )
+
+
+def _number(value: float | tuple[float, float]) -> str:
+    return " / ".join(f"{part:g}" for part in value) if isinstance(value, tuple) else f"{value:g}"
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+WEIGHTS = {
+    "none": "1",
+    "token_truncate": "q of the token, cut to the bounds (TIS)",
+    "token_mask": "q of the token, 0 outside the bounds (IcePop)",
+    "sequence_truncate": "product of the row's q, cut to the bounds",
+    "sequence_mask": "product of the row's q, 0 outside the bounds",
+    "geometric_mask": "1 where the geometric mean of the row's q is inside the bounds, else 0",
+}
+
+LOSSES = """\
+# Losses and advantages of the trainer
+
+Pure functions on tensors, usable without the trainer: `trainer_backend.advantage`, `trainer_backend.loss`,
+`trainer_backend.mismatch`.
+
+```python
+import torch
+from trainer_backend.advantage import advantages
+from trainer_backend.context import Context, token_mask
+from trainer_backend.loss import gradients, preset
+
+# Four completions of two tasks; the second one's reward could not be judged.
+found = advantages(rewards=[1.0, None, 0.0, 1.0], groups=["a", "a", "b", "b"])
+assert found.dead == {{"a": "single"}}
+
+mask = token_mask(lengths=torch.tensor([3, 2, 3, 1]), width=3, active=found.active)
+context = Context(mask=mask, advantages=found.values)
+result = gradients(preset("dapo", beta=0.0), torch.full((4, 3), -0.7, dtype=torch.float64), context)
+assert result.logps.shape == (4, 3) and not result.logps[1].any()
+```
+
+A loss is four choices: how the ratio r = exp(logp - old) is taken, what a token costs, how tokens become one number,
+and how a mismatch of sampler and trainer is weighed. `preset(name, **changes)` returns one by name; every field may be
+changed. `gradients(loss, logps, context)` returns its value and d loss / d logp, all that a fused head needs; a
+function `(logps, context) -> scalar` of your own works in its place.
+
+## By name
+
+{presets}
+
+Pairs are for A >= 0 and A < 0.
+
+## Shapes
+
+sg stops the gradient. Without old log-probs the ratio is exp(logp - sg(logp)): its value is 1, its gradient that of
+logp. A loss that shows 0 or a negative number is no fault: with advantages that sum to 0 and ratios of 1 the clipped
+losses are 0 in value, and only their gradient trains. Watch the reward and the norm of the gradient.
+
+{shapes}
+
+## Aggregates
+
+Rows, tokens and lengths are those of the whole optimizer batch, however it is cut into micro-batches, and only count
+what the mask counts; `micro_batch_token_mean` is the exception, by definition.
+
+{aggregates}
+
+## Corrections
+
+q = exp(old - rollout), the trainer's log-prob before the update against the sampler's. Weights are detached. A token
+whose log-prob the sampler does not know weighs 1. Above a thousand tokens a product over the row is almost never near
+1: take a token or geometric form. Weights of 0 stay in the denominators.
+
+{corrections}
+
+## KL to a reference
+
+`beta` times an estimate of KL(policy || reference) is added to every token: `kl_estimator` k1 = logp - ref,
+k2 = (logp - ref)^2 / 2, k3 = exp(ref - logp) - (ref - logp) - 1. With `kl_gradient = "unbiased"`, the default, the
+expected gradient is that of the reverse KL also off-policy (k1 and k3 times the ratio, k2 times the detached ratio;
+arXiv:2512.02556). `"plain"` adds the estimator alone: k3 then descends the forward KL, k1 nothing at all
+(arXiv:2512.21852). The ratio is always the token's, also in losses whose own is the row's.
+
+## Advantages
+
+R is a completion's reward, mean and std are those of its group. Groups are told apart by id. A completion that was not
+scored leaves mean, std and loss; a group without anything to compare has advantage 0 and is named in `dead` with its
+reason (unscored, single, no_spread, fewer_than_k).
+
+{methods}
+"""
+
 EXIT_CODES = """\
 | exit code | meaning |
 | --- | --- |
@@ -58,7 +186,7 @@ An error is one message on standard error that says where, what was wanted, what
 def main() -> int:
     """Write the pages, or check them."""
     stale = []
-    for name, text in (("cli.md", cli_page()), ("builtin.md", builtin_page())):
+    for name, text in (("cli.md", cli_page()), ("builtin.md", builtin_page()), ("losses.md", losses_page())):
         path = DOCS / name
         if path.exists() and path.read_text(encoding="utf-8") == text:
             continue

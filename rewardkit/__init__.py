@@ -136,6 +136,8 @@ sys.modules[__name__].__class__ = _Package
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'rewardkit' has no attribute {name!r}")
+    if name == "read_generations":
+        importlib.import_module("rewardkit.plugins").offer_readers()
     value = getattr(importlib.import_module(f"rewardkit.{_MODULE_OF[name]}"), name)
     globals()[name] = value
     return value

@@ -111,15 +111,53 @@ def rewardkit_readers(register: Register) -> None:
     register("jsonl", "rewardkit.records.jsonl:READER", "One JSON object a line")
     register("json", "rewardkit.records.json_document:READER", "One JSON document")
     register("csv", "rewardkit.records.csv_table:READER", "A table with a header row: comma, semicolon, tab or bar")
+    register("inspect_ai", "rewardkit.records.tools.inspect_ai:READER", "Logs of inspect_ai, .eval and .json")
+    register(
+        "reasoning_gym", "rewardkit.records.tools.reasoning_gym:READER", "Results of reasoning-gym's evaluation scripts"
+    )
+    register(
+        "cruxeval", "rewardkit.records.tools.cruxeval:READER", "Generations by id with their marks, as CRUXEval writes"
+    )
+    register("opencompass", "rewardkit.records.tools.opencompass:READER", "Predictions of OpenCompass")
+    register(
+        "harbor", "rewardkit.records.tools.harbor:READER", "Rewards of a Harbor trial, which hold no text: refused"
+    )
+    register("parquet", "rewardkit.records.parquet:READER", "Parquet")
+    register(
+        "arrow", "rewardkit.records.arrow_file:READER", "Arrow IPC files and streams, and what datasets saves to disk"
+    )
+    register(
+        "eval_protocol", "rewardkit.records.tools.eval_protocol:READER", "Rows of eval-protocol with their results"
+    )
+    register("lm_eval", "rewardkit.records.tools.lm_eval:READER", "Samples of lm-evaluation-harness (--log_samples)")
+    register("nemo_gym", "rewardkit.records.tools.nemo_gym:READER", "Rollouts of NeMo-Gym")
+    register(
+        "openai_batch", "rewardkit.records.tools.openai_batch:READER", "Output of an OpenAI-style batch, with requests"
+    )
+    register("openai_chat", "rewardkit.records.tools.openai_chat:READER", "Answers of an OpenAI-style API, one a line")
+    register("skyrl", "rewardkit.records.tools.skyrl:READER", "Evaluation dumps of SkyRL")
+    register(
+        "verifiers_results",
+        "rewardkit.records.tools.verifiers_results:READER",
+        "The results.jsonl of verifiers up to 0.3",
+    )
+    register(
+        "verifiers_traces",
+        "rewardkit.records.tools.verifiers_traces:READER",
+        "The traces.jsonl of verifiers from 0.4 on",
+    )
+    register("verl", "rewardkit.records.tools.verl:READER", "Rollouts and validations of verl")
+    register("trl", "rewardkit.records.tools.trl:READER", "Completions that TRL logs (log_completions), parquet")
+    register("lighteval", "rewardkit.records.tools.lighteval:READER", "Details of lighteval, parquet")
 
 
 @hookimpl
 def rewardkit_commands(register: Register) -> None:
     register("eval", "rewardkit.cli.eval:command", "Score saved generations with one or more rewards.")
     register("list", "rewardkit.cli.list:command", "List rewards, verifiers, readers and backends.")
-    register(
-        "show", "rewardkit.cli.show:command", "Show one reward: what it does, its options, its reference, an example."
-    )
+    register("compare", "rewardkit.cli.compare:command", "Compare two runs, or two rewards on the same completions.")
+    register("merge", "rewardkit.cli.merge:command", "Put the shards of one run together (eval --shard i/n).")
+    register("show", "rewardkit.cli.show:command", "Show one reward, or a saved run and its completions.")
     register("try", "rewardkit.cli.try_:command", "Score one text and explain the result.")
     register("plugins", "rewardkit.cli.plugins:command", "List installed plugins, and what is wrong with broken ones.")
     register("new", "rewardkit.cli.new:command", "Make a plugin to start from.")

@@ -24,8 +24,9 @@ import msgspec
 from rewardkit import recipe, targets
 from rewardkit.compose import Reward
 from rewardkit.errors import ColumnError, UsageError, nearest
-from rewardkit.extract import strip_special_tokens
-from rewardkit.leaf import Leaf, attempt, attempt_glance, attempt_group, attempt_prepare, failure
+from rewardkit.inline import Evaluation, Inline, Judge, Leaves, members_of, score_unit
+from rewardkit.inline import Scored as Scored
+from rewardkit.leaf import Leaf, attempt_glance, failure
 from rewardkit.loop import LoopThread
 from rewardkit.records import names
 from rewardkit.records.names import flat
@@ -44,13 +45,6 @@ PEEK = 32
 
 WINDOW = 128
 """How many generations may be under way at once."""
-
-
-class Scored(msgspec.Struct, frozen=True):
-    """One generation with its scores: for each reward's name, one score a completion."""
-
-    generation: Generation
-    scores: dict[str, list[Score]]
 
 
 def score(
@@ -113,37 +107,50 @@ class Engine:
         step: int | None = None,
     ) -> None:
         self.rewards = named_rewards(rewards)
-        self.step = step
-        self.leaves: list[Leaf] = []
-        self.slots: dict[int, int] = {}
-        for reward in self.rewards.values():
-            for leaf in reward.leaves():
-                self._admit(leaf)
+        self._ready = Leaves(self.rewards)
+        self.leaves = self._ready.leaves
+        for leaf in self.leaves:
+            self._check_limits(leaf)
+        self.away = [slot for slot, leaf in enumerate(self.leaves) if _goes_away(leaf)]
+        for slot in self.away:
+            if self.leaves[slot].glances:
+                self._ready.judges[slot] = self._glancing(slot)
+        self._inline = Inline(self._ready, step)
         self.takes_group = any(leaf.takes_group for leaf in self.leaves)
         self.outside = any(_outside(leaf) for leaf in self.leaves)
-        self.away = [slot for slot, leaf in enumerate(self.leaves) if _goes_away(leaf)]
         self._workers = workers
         self._concurrency = concurrency
         self._started = _Started()
         # An engine that is forgotten, or still open when the interpreter ends, must not leave anything behind.
         self._finalizer = weakref.finalize(self, self._started.close)
 
-    def _admit(self, leaf: Reward) -> None:
-        """Give a leaf its slot; equal leaves share one, so that each completion is judged once."""
-        if not isinstance(leaf, Leaf):
-            raise UsageError(f"{type(leaf).__name__} is neither a leaf nor a composition")
-        for slot, known in enumerate(self.leaves):
-            if type(known) is type(leaf) and known == leaf:
-                self.slots[id(leaf)] = slot
-                return
+    def _glancing(self, slot: int) -> _Glancing:
+        # A weak reference: what the engine holds must not hold the engine, which closes its workers when it is forgotten.
+        engine = weakref.ref(self)
+
+        def ask_worker(generation: Generation, at: list[int]) -> list[Score]:
+            alive = engine()
+            assert alive is not None
+            return alive.in_worker(slot, generation, at).result()
+
+        return _Glancing(self.leaves[slot], ask_worker)
+
+    @property
+    def step(self) -> int | None:
+        """The training step for rows that do not say theirs."""
+        return self._inline.step
+
+    @step.setter
+    def step(self, step: int | None) -> None:
+        self._inline.step = step
+
+    def _check_limits(self, leaf: Leaf) -> None:
         limit = "a deadline" if leaf.timeout is not None else "a memory cap" if leaf.memory is not None else ""
         if limit and _stays_here(leaf) and not leaf.is_async:
             raise UsageError(
                 f"reward {leaf.label!r} has {limit}, but is defined where no worker process can load it"
                 f" ({leaf.target or 'inside a function'}); move it to the top of a file and import it from there"
             )
-        self.slots[id(leaf)] = len(self.leaves)
-        self.leaves.append(leaf)
 
     # -- scoring
 
@@ -158,19 +165,18 @@ class Engine:
         """Score without the look for missing columns, which here are only states of their rows."""
         units: Iterable[tuple[Generation, ...]]
         order: Iterator[int] | None = None
+        if not self.takes_group and not self.outside:
+            yield from map(self._inline, generations)
+            return
         if self.takes_group:
             units, order = _grouped(generations)
         else:
             units = ((generation,) for generation in generations)
-        results = self._units_outside(units) if self.outside else self._units_inline(units)
+        results = self._units_outside(units) if self.outside else map(self._inline.unit, units)
         if order is None:
             yield from itertools.chain.from_iterable(results)
         else:
             yield from _in_order(itertools.chain.from_iterable(results), order)
-
-    def _units_inline(self, units: Iterable[tuple[Generation, ...]]) -> Iterator[list[Scored]]:
-        for unit in units:
-            yield _run_inline(self._score_unit(unit, _Inline))
 
     def _units_outside(self, units: Iterable[tuple[Generation, ...]]) -> Iterator[list[Scored]]:
         """Keep a window of units under way on the loop's thread, and give them back in order."""
@@ -178,7 +184,7 @@ class Engine:
         under_way: deque[concurrent.futures.Future[list[Scored]]] = deque()
         try:
             for unit in units:
-                under_way.append(loop.submit(self._score_unit(unit, _Concurrent)))
+                under_way.append(loop.submit(self._score_unit(unit)))
                 if len(under_way) >= WINDOW:
                     yield under_way.popleft().result()
             while under_way:
@@ -187,21 +193,9 @@ class Engine:
             for future in under_way:
                 future.cancel()
 
-    async def _score_unit(self, unit: tuple[Generation, ...], kind: type[_Inline] | type[_Concurrent]) -> list[Scored]:
-        """Score one group: one generation, or several that a file has spread over rows."""
-        members = tuple(_cleaned(generation) for generation in unit)
-        completions = [completion for member in members for completion in member.completions]
-        at = [i for i, completion in enumerate(completions) if completion.error is None]
-        evaluation = kind(self, members, at)
-        scored = [Scored(member, {}) for member in members]
-        for name, reward in self.rewards.items():
-            answers = await reward.evaluate(evaluation, at)
-            if len(at) != len(completions):
-                answers = _with_failed(answers, at, completions)
-            finished = iter([_finished(answer, name) for answer in answers])
-            for one in scored:
-                one.scores[name] = list(itertools.islice(finished, len(one.generation.completions)))
-        return scored
+    async def _score_unit(self, unit: tuple[Generation, ...]) -> list[Scored]:
+        members, at = members_of(unit)
+        return await score_unit(_Concurrent(self, self._ready, members, at))
 
     # -- what runs outside
 
@@ -218,6 +212,10 @@ class Engine:
             if self._started.pool is None:
                 self._started.pool = WorkerPool([self.leaves[slot] for slot in self.away], workers=self._workers)
             return self._started.pool
+
+    def in_worker(self, slot: int, generation: Generation, at: Sequence[int]) -> concurrent.futures.Future[list[Score]]:
+        """Judge completions with the leaf of a slot in a worker process."""
+        return self.pool().submit(self.away.index(slot), generation, list(at))
 
     def close(self) -> None:
         """End workers, threads and the loop. Scores that are not read yet are lost."""
@@ -248,92 +246,69 @@ class _Started:
             loop.close()
 
 
-class _Inline:
-    """One group under evaluation where everything is inline: nothing here ever waits.
+class _Glancing(Judge):
+    """A leaf that decides most completions here by bounded work, and the others in a worker."""
 
-    Rewards of whole groups see `generation`, the members put together; all others see each member as it is in
-    the source, with its own reference and columns.
-    """
+    def __init__(self, leaf: Leaf, ask_worker: Callable[[Generation, list[int]], list[Score]]) -> None:
+        super().__init__(leaf)
+        self._ask_worker = ask_worker
 
-    def __init__(self, engine: Engine, members: tuple[Generation, ...], at: Sequence[int]) -> None:
-        self.engine = engine
-        self.members = members
-        self.generation = members[0] if len(members) == 1 else _together(members)
-        self.step = engine.step
-        self.valid = at
-        self.known: dict[int, dict[int, Score]] = {}
+    def __call__(self, generation: Generation, at: Sequence[int] | None = None) -> list[Score]:
+        """Judge completions, or all; wait for the worker where one is needed."""
+        places = range(len(generation.completions)) if at is None else at
+        glanced, late = self.glance(generation, places)
+        return _filled(glanced, self._ask_worker(generation, late) if late else [])
 
-    async def ask(self, leaf: Reward, at: Sequence[int]) -> list[Score]:
-        slot = self.engine.slots[id(leaf)]
-        known = self.known.setdefault(slot, {})
-        missing = [i for i in at if i not in known]
-        if missing:
-            known.update(await self._judge_at(slot, missing))
-        return [known[i] for i in at]
-
-    async def _judge_at(self, slot: int, at: Sequence[int]) -> dict[int, Score]:
-        leaf = self.engine.leaves[slot]
-        if leaf.takes_group:
-            whole = _chosen(self.generation, self.valid)
-            scores = await self._judge(slot, whole, range(len(self.valid)))
-            return dict(zip(self.valid, scores, strict=True))
-        found: dict[int, Score] = {}
-        start = 0
-        for member in self.members:
-            end = start + len(member.completions)
-            places = [i for i in at if start <= i < end]
-            if places:
-                scores = await self._judge(slot, member, [i - start for i in places])
-                found.update(zip(places, scores, strict=True))
-            start = end
-        return found
-
-    async def _judge(self, slot: int, generation: Generation, at: Sequence[int]) -> list[Score]:
-        leaf = self.engine.leaves[slot]
-        if not leaf.glances:
-            return judge_here(leaf, generation, at)
-        glanced = glance_here(leaf, generation, at)
-        late = [i for i, score in zip(at, glanced, strict=True) if score is None]
-        return _filled(glanced, self._in_worker(slot, generation, late).result() if late else [])
-
-    def _in_worker(
-        self, slot: int, generation: Generation, at: Sequence[int]
-    ) -> concurrent.futures.Future[list[Score]]:
-        return self.engine.pool().submit(self.engine.away.index(slot), generation, list(at))
-
-    async def together(self, questions: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
-        return [await question for question in questions]
+    def glance(self, generation: Generation, at: Sequence[int]) -> tuple[list[Score | None], list[int]]:
+        """Return the scores of completions, None for those that need a worker, and the places of these."""
+        sample, completions = generation.sample, generation.completions
+        prepared = self.prepare(sample)
+        if isinstance(prepared, Score):
+            return [msgspec.structs.replace(prepared) for _ in at], []
+        scores: list[Score | None] = []
+        for i in at:
+            started = time.perf_counter()
+            score = attempt_glance(self.leaf, prepared, sample, completions[i])
+            scores.append(None if score is None else _timed(score, started))
+        return scores, [i for i, score in zip(at, scores, strict=True) if score is None]
 
 
-class _Concurrent(_Inline):
+def _filled(glanced: Sequence[Score | None], late: Iterable[Score]) -> list[Score]:
+    """Put what the workers decided into the gaps."""
+    rest = iter(late)
+    return [next(rest) if score is None else score for score in glanced]
+
+
+class _Concurrent(Evaluation):
     """One group under evaluation on the loop's thread."""
 
-    def __init__(self, engine: Engine, members: tuple[Generation, ...], at: Sequence[int]) -> None:
-        super().__init__(engine, members, at)
+    def __init__(self, engine: Engine, leaves: Leaves, members: tuple[Generation, ...], at: Sequence[int]) -> None:
+        super().__init__(leaves, engine.step, members, at)
+        self.engine = engine
         self.locks: dict[int, asyncio.Lock] = {}
 
     async def ask(self, leaf: Reward, at: Sequence[int]) -> list[Score]:
-        slot = self.engine.slots[id(leaf)]
+        slot = self.leaves.slots[id(leaf)]
         async with self.locks.setdefault(slot, asyncio.Lock()):
             return await super().ask(leaf, at)
 
     async def together(self, questions: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
         return list(await asyncio.gather(*questions))
 
-    async def _judge(self, slot: int, generation: Generation, at: Sequence[int]) -> list[Score]:
+    async def judge(self, slot: int, generation: Generation, at: Sequence[int]) -> list[Score]:
         leaf = self.engine.leaves[slot]
         if leaf.is_async:
             return await self._waiting(leaf, generation, at, _call_async)
         if leaf.placement == "thread":
             return await self._waiting(leaf, generation, at, self.engine.started_loop().call_in_thread)
-        if leaf.glances:
-            glanced = glance_here(leaf, generation, at)
-            late = [i for i, score in zip(at, glanced, strict=True) if score is None]
-            found: list[Score] = await asyncio.wrap_future(self._in_worker(slot, generation, late)) if late else []
+        judge = self.leaves.judges[slot]
+        if isinstance(judge, _Glancing):
+            glanced, late = judge.glance(generation, at)
+            found = await asyncio.wrap_future(self.engine.in_worker(slot, generation, late)) if late else []
             return _filled(glanced, found)
         if _goes_away(leaf):
-            return await asyncio.wrap_future(self._in_worker(slot, generation, at))
-        return judge_here(leaf, generation, at)
+            return await asyncio.wrap_future(self.engine.in_worker(slot, generation, at))
+        return await super().judge(slot, generation, at)
 
     async def _waiting(self, leaf: Leaf, generation: Generation, at: Sequence[int], call: _Call) -> list[Score]:
         """Judge with a leaf that waits for something else, each call within its deadline."""
@@ -380,41 +355,6 @@ async def _within(leaf: Leaf, call: Callable[[], Coroutine[Any, Any, Any]]) -> A
         return failure(leaf.label, problem)
 
 
-def judge_here(leaf: Leaf, generation: Generation, at: Sequence[int]) -> list[Score]:
-    """Judge completions in this thread; a group reward always judges the whole generation."""
-    prepared = attempt_prepare(leaf, generation.sample)
-    if isinstance(prepared, Score):
-        return [msgspec.structs.replace(prepared) for _ in at]
-    if leaf.takes_group:
-        return attempt_group(leaf, prepared, generation)
-    sample, completions = generation.sample, generation.completions
-    scores = []
-    for i in at:
-        started = time.perf_counter()
-        scores.append(_timed(attempt(leaf, prepared, sample, completions[i]), started))
-    return scores
-
-
-def glance_here(leaf: Leaf, generation: Generation, at: Sequence[int]) -> list[Score | None]:
-    """Judge completions in this thread as far as bounded work decides them; None for those that need a worker."""
-    prepared = attempt_prepare(leaf, generation.sample)
-    if isinstance(prepared, Score):
-        return [msgspec.structs.replace(prepared) for _ in at]
-    sample, completions = generation.sample, generation.completions
-    scores: list[Score | None] = []
-    for i in at:
-        started = time.perf_counter()
-        score = attempt_glance(leaf, prepared, sample, completions[i])
-        scores.append(None if score is None else _timed(score, started))
-    return scores
-
-
-def _filled(glanced: Sequence[Score | None], late: Iterable[Score]) -> list[Score]:
-    """Put what the workers decided into the gaps."""
-    rest = iter(late)
-    return [next(rest) if score is None else score for score in glanced]
-
-
 def _grouped(generations: Iterable[Generation]) -> tuple[list[tuple[Generation, ...]], Iterator[int]]:
     """Put rows of one group together; return the groups, and where their members stood. Holds all in memory.
 
@@ -437,19 +377,6 @@ def _in_order(results: Iterable[Scored], places: Iterable[int]) -> Iterator[Scor
         while following in waiting:
             yield waiting.pop(following)
             following += 1
-
-
-def _together(members: Sequence[Generation]) -> Generation:
-    """Return one generation with the completions of all; its sample is the first one's."""
-    completions = tuple(completion for member in members for completion in member.completions)
-    return msgspec.structs.replace(members[0], completions=completions)
-
-
-def _chosen(generation: Generation, places: Sequence[int]) -> Generation:
-    """Return a group with the completions at some places: those that its source does not mark as failed."""
-    if len(places) == len(generation.completions):
-        return generation
-    return msgspec.structs.replace(generation, completions=tuple(generation.completions[i] for i in places))
 
 
 # ------------------------------------------------------------------------------------------------ details
@@ -547,53 +474,8 @@ def _stays_here(leaf: Leaf) -> bool:
     return not targets.travels(leaf.target)
 
 
-def _cleaned(generation: Generation) -> Generation:
-    """Drop the special tokens that some samplers leave at the end of a text."""
-    completions = generation.completions
-    texts = [strip_special_tokens(completion.text) for completion in completions]
-    if all(
-        text is completion.text or text == completion.text for text, completion in zip(texts, completions, strict=True)
-    ):
-        return generation
-    cleaned = tuple(msgspec.structs.replace(c, text=t) for c, t in zip(completions, texts, strict=True))
-    return msgspec.structs.replace(generation, completions=cleaned)
-
-
-def _with_failed(answers: Sequence[Score], at: Sequence[int], completions: Sequence[Completion]) -> list[Score]:
-    """Put the completions that their source marks as failed back in their places."""
-    known = dict(zip(at, answers, strict=True))
-    return [
-        known[i] if i in known else Score.error("source_failed", " ".join(str(completion.error).split())[:300])
-        for i, completion in enumerate(completions)
-    ]
-
-
-def _finished(answer: Score, name: str) -> Score:
-    """Give a score its column's name, and a composed one the time of its parts."""
-    if answer.name == name and (answer.seconds is not None or not answer.parts):
-        return answer
-    return msgspec.structs.replace(answer, name=name, seconds=_total_seconds(answer))
-
-
-def _total_seconds(answer: Score) -> float | None:
-    if answer.seconds is not None or not answer.parts:
-        return answer.seconds
-    known = [seconds for seconds in map(_total_seconds, answer.parts) if seconds is not None]
-    return sum(known) if known else None
-
-
 def _timed(answer: Score, started: float) -> Score:
     if answer.seconds is None:
         # The score was made a moment ago and nobody else holds it yet.
         msgspec.structs.force_setattr(answer, "seconds", time.perf_counter() - started)
     return answer
-
-
-def _run_inline(coroutine: Coroutine[Any, Any, _T]) -> _T:
-    """Drive a coroutine that never waits."""
-    try:
-        coroutine.send(None)
-    except StopIteration as done:
-        result: _T = done.value
-        return result
-    raise RuntimeError("an inline reward waited")  # a bug of ours: only `_Concurrent` may wait

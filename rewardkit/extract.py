@@ -77,6 +77,10 @@ _LAST_CHARS = frozenset(token[-1] for token in SPECIAL_TOKENS)
 _TOKENS_BACKWARDS = re.compile(rf"(?:\s|{'|'.join(re.escape(token[::-1]) for token in SPECIAL_TOKENS)})*+")
 
 
+PLAIN_ENDS = frozenset("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.,!?$)}")
+"""Characters with which no special token ends."""
+
+
 def strip_special_tokens(text: str) -> str:
     """Drop end-of-turn, end-of-text and padding tokens of common models, and space between them, from the end."""
     last = text[-1:]
@@ -141,6 +145,21 @@ def cut_run_on(text: str) -> str:
         if first >= 0 and text.find("####", first + 4, cut) >= 0:
             cut = _unlabelled(text, first, cut)
     return text if cut == len(text) else text[:cut].rstrip()
+
+
+_OPENED = re.compile("<[/|｜esatAT]")
+
+
+def runs_on(text: str) -> bool:
+    """Whether a text may be more than an answer and its working.
+
+    That is so where it has anything for which `cut_run_on` might cut it, but for a second `####`, or that may begin
+    or end thinking, or an `<answer>`.
+    """
+    # One character is looked for much faster than several, so that decides what is worth looking for.
+    if "<" in text and _OPENED.search(text) is not None:
+        return True
+    return ("[" in text and "INST]" in text) or _NEW_TURN.search(text) is not None
 
 
 def _first_token(pattern: re.Pattern[str], text: str, start: int, end: int) -> int:
@@ -223,7 +242,7 @@ def after_thinking(text: str, *, opened: bool = False) -> str | None:
 
     `opened`: the prompt has already opened `<think>`.
     """
-    if "<" not in text or "think>" not in text:
+    if "think>" not in text or "<" not in text:
         return None if opened else text
     closed = text.rfind("</think>")
     if closed < 0:
@@ -238,7 +257,11 @@ def opens_thinking(prompt: object, tag: str = "think") -> bool:
 
     Of chat messages the last one counts, when it is the assistant's: a user may well talk about the tag.
     """
-    if isinstance(prompt, (list, tuple)):
+    if type(prompt) is str:
+        last_char = prompt[-1:]
+        if last_char != ">" and not last_char.isspace():
+            return False  # nearly always
+    elif isinstance(prompt, (list, tuple)):
         last = prompt[-1] if prompt else None
         if not isinstance(last, Mapping) or not is_reply(last):
             return False

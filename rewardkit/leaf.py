@@ -109,12 +109,17 @@ def attempt(leaf: Leaf, prepared: object, sample: Sample, completion: Completion
     """Judge one completion; whatever the leaf raises becomes a score."""
     try:
         return leaf.judge(prepared, sample, completion)  # type: ignore[return-value]
-    except KeyboardInterrupt:
-        raise
-    except MemoryError:  # what a worker says of it, too
-        return Score(0.0, "judging needed more memory than there is", reason="memory", name=leaf.label)
     except BaseException as problem:
-        return failure(leaf.label, problem)
+        return broke(leaf, problem)
+
+
+def broke(leaf: Leaf, problem: BaseException) -> Score:
+    """Return the score for what `judge` raised; an interrupt is raised again."""
+    if isinstance(problem, KeyboardInterrupt):
+        raise problem
+    if isinstance(problem, MemoryError):  # what a worker says of it, too
+        return Score(0.0, "judging needed more memory than there is", reason="memory", name=leaf.label)
+    return failure(leaf.label, problem)
 
 
 def attempt_glance(leaf: Leaf, prepared: object, sample: Sample, completion: Completion) -> Score | None:

@@ -422,7 +422,8 @@ def _unwrapped(text: str) -> str:
 # ----------------------------------------------------------------------------------------------- in prose
 
 _MINUS = "-−‐‑‒–﹣－"
-_JOINED = r"\d+(?:(?:[.,:'’_٫٬\u00a0\u202f\u2009]|\{,\}|\\,|,\\!)\d+)*"
+# Digits are taken whole: fewer of them never fit better, and a model may write thousands of them.
+_JOINED = r"\d++(?:(?:[.,:'’_٫٬\u00a0\u202f\u2009]|\{,\}|\\,|,\\!)\d++)*"
 _LONG_NAMES = [
     re.escape(name) if name != "in" else r"in(?!\s[A-Za-z])"  # `$18 in total` counts no inches
     for name in UNIT_NAMES
@@ -435,10 +436,10 @@ _SCAN = re.compile(
     (?= [{_MINUS}+$€£¥₹\\\d.U{_VULGAR}] )
     (?: [{_MINUS}+]? (?:US)?(?:\\?\$|[€£¥₹])\s?[{_MINUS}+]? | [{_MINUS}+] | (?<![A-Za-z\d_^.]) )
     (?:
-        \d+[ ]\d+/\d+(?![/\d])
+        \d++[ ]\d++/\d++(?!/)
       | {_JOINED}(?:\s?[/⁄∕]\s?{_JOINED})+
       | (?:{_JOINED}\s?)?\\[dtc]?frac\s?(?:\{{[^{{}}]{{0,310}}\}}|\d)\s?(?:\{{[^{{}}]{{0,310}}\}}|\d)
-      | (?:\d+\s?)?[{_VULGAR}]
+      | (?:\d++\s?)?[{_VULGAR}]
       | {_JOINED}
       | \.\d+
     )
@@ -572,6 +573,15 @@ def stated_number(text: str) -> Quantity | None:
     a calculation (`9 * 2 = 18`) or be a sentence with a single number. `12 or 14`, `10 + x` and `5\\sqrt{2}` are none;
     neither are `not 18`, `at least 18`, `18, which is wrong`, `18 19`, `2x = 5` and `(3,4)`.
     """
+    return _stated_short(text) if len(text) <= 24 else _stated_number(text)
+
+
+@lru_cache(maxsize=4096)
+def _stated_short(text: str) -> Quantity | None:
+    return _stated_number(text)
+
+
+def _stated_number(text: str) -> Quantity | None:
     text = text[:MAX_TEXT].strip()
     whole = read_number(text)
     if whole is not None:

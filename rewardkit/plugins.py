@@ -7,20 +7,24 @@ import functools
 import inspect
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pluggy
 
 from rewardkit import __version__, builtin, hookspecs
-from rewardkit.errors import PluginError, nearest
+from rewardkit.errors import PluginError, UsageError, nearest
 from rewardkit.registry import NAME, Entry, Kind, Owner, Registry
+from rewardkit.targets import load_target
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution, EntryPoint
+
+    from rewardkit.records import Reader
 
 GROUP = "rewardkit"
 
@@ -105,6 +109,24 @@ def _points(distribution: Distribution) -> list[EntryPoint]:
         return list(distribution.entry_points.select(group=GROUP))
     except Exception:
         return []
+
+
+def readers(note: Callable[[str], None] = warnings.warn) -> dict[str, Reader]:
+    """Return all registered readers by name, ours and those of plugins; `note` hears of those that do not load."""
+    found: dict[str, Reader] = {}
+    for entry in load_plugins().registry.entries("reader"):
+        try:
+            found[entry.name] = cast("Reader", load_target(entry.target))
+        except UsageError as problem:
+            note(f"the reader {entry.name!r} of {entry.owner} does not load and is left out: {problem}")
+    return found
+
+
+def offer_readers() -> None:
+    """Let `read_generations` know the readers of plugins, which lie on a higher floor than it."""
+    from rewardkit.records.rows import use_readers
+
+    use_readers(readers)
 
 
 def load(points: Iterable[EntryPoint]) -> Plugins:

@@ -18,8 +18,8 @@ from typing import Any, cast
 
 from rewardkit.engine import Scored
 from rewardkit.errors import InputError, RunFolderError
-from rewardkit.records import Source, read_scores, score_line
-from rewardkit.records.scores import PartRecord, ScoreRecord
+from rewardkit.records import Inputs, Source, read_scores
+from rewardkit.records.scores import PartRecord, ScoreLines, ScoreRecord
 from rewardkit.records.text import clean, path_text
 from rewardkit.types import COMPLETION_REASONS, MACHINE_REASONS, REFERENCE_REASONS, Generation, Score
 
@@ -39,13 +39,13 @@ _FLUSH = 1.0  # seconds that scores may wait in memory: what a kill can lose
 class RunFolder:
     """The folder of one run. Entering checks and locks it; `begin` is the first to change anything in it."""
 
-    def __init__(self, path: Path, config: dict[str, Any], source: Source, *, resume: bool, overwrite: bool) -> None:
+    def __init__(self, path: Path, config: dict[str, Any], inputs: Inputs, *, resume: bool, overwrite: bool) -> None:
         self.path = path
         self.name = path_text(path)
         self.resume = resume
         self.overwrite = overwrite
         self.config = config
-        self.source = source
+        self.inputs = inputs
         self.has_scores = False
         self._begun = False
         self._lock: int | None = None
@@ -82,10 +82,12 @@ class RunFolder:
         self._lock = _locked(self.path)
         if not os.access(self.path, os.W_OK | os.X_OK):
             raise RunFolderError(f"{self.name} is not writable; choose another with -o")
-        if self.source.path.resolve() in {(self.path / name).resolve() for name in _FILES}:
-            raise RunFolderError(
-                f"the input {path_text(self.source.path)} lies in {self.name}; choose another folder with -o"
-            )
+        ours_to_write = {(self.path / name).resolve() for name in _FILES}
+        for source in self.inputs.stored:
+            if source.path.resolve() in ours_to_write:
+                raise RunFolderError(
+                    f"the input {path_text(source.path)} lies in {self.name}; choose another folder with -o"
+                )
         ours = _is_ours(self.path / "config.toml")
         if not ours and any(self.path.iterdir()):
             raise RunFolderError(f"{self.name} is not empty and no run folder; choose another with -o")
@@ -122,14 +124,24 @@ class RunFolder:
         for name in _FILES:
             if name not in kept:
                 (self.path / name).unlink(missing_ok=True)
-        self.write("config.toml", _toml(self.config))
-        if self.source.path != Path(self.source.given):  # standard input or a pipe, which cannot be read again
-            self._copy_input()
+        self.write_config()
+        for source in self.inputs.stored:
+            if source.path != Path(source.given):  # standard input or a pipe, which cannot be read again
+                self._copy_input(source)
         self.log("start", **start)
 
-    def _copy_input(self) -> None:
+    @property
+    def begun(self) -> bool:
+        """Whether anything was written."""
+        return self._begun
+
+    def write_config(self) -> None:
+        """Write `config.toml`."""
+        self.write("config.toml", _toml(self.config))
+
+    def _copy_input(self, source: Source) -> None:
         with self._explained("input"):
-            shutil.copyfile(self.source.path, self.path / "input")
+            shutil.copyfile(source.path, self.path / "input")
 
     def writer(self, name: str) -> ScoreFile:
         return ScoreFile(self.path / name)
@@ -213,6 +225,7 @@ class ScoreFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._lines = ScoreLines()
         try:
             self.file = open(path, "wb", buffering=1 << 16)  # noqa: SIM115 (closed by __exit__)
         except OSError as problem:
@@ -221,17 +234,24 @@ class ScoreFile:
 
     def write(self, scored: Scored) -> None:
         """Write one line for each completion and reward."""
-        lines = [
-            score_line(scored.generation, at, scores[at], name)
-            for at in range(len(scored.generation.completions))
-            for name, scores in scored.scores.items()
-        ]
+        self._lines.add(scored.generation, scored.scores)
+        self.write_lines(self._lines.take())
+
+    def write_lines(self, lines: bytes) -> None:
+        """Write whole lines."""
         try:
-            self.file.write(b"".join(lines))
+            self.file.write(lines)
             now = time.monotonic()
             if now - self.flushed > _FLUSH:
                 self.file.flush()
                 self.flushed = now
+        except OSError as problem:
+            raise _unwritten(self.path, problem) from None
+
+    def flush(self) -> None:
+        """Put out what waits in memory."""
+        try:
+            self.file.flush()
         except OSError as problem:
             raise _unwritten(self.path, problem) from None
 

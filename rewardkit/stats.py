@@ -20,9 +20,9 @@ from bisect import bisect
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from operator import truediv
-from typing import TypeVar
+from itertools import accumulate, repeat
+from operator import mul, truediv
+from typing import Any, TypeVar
 
 T = TypeVar("T", bound=Hashable)
 
@@ -102,51 +102,142 @@ def quantile(ordered: Sequence[float], q: float) -> float:
 class Reservoir:
     """Total and maximum of a stream of durations, and quantiles from a fixed-size uniform sample of it.
 
-    Algorithm L (Li 1994): how many items to skip is drawn, so that most items cost a comparison. The generator is
+    Algorithm L (Li 1994): how many items to skip is drawn, so that most items cost an append. The generator is
     seeded, so a stream always keeps the same items. The total is kept in whole nanoseconds, so that order is nothing.
+
+    Attributes:
+        pending: Durations that were not looked at yet. Where a call for each is too dear, append to this list and call
+            `settle` when it is longer than `BATCH`.
     """
 
-    __slots__ = ("_nanoseconds", "_next", "_random", "_size", "_threshold", "kept", "largest", "n")
+    __slots__ = ("_kept", "_largest", "_n", "_nanoseconds", "_next", "_random", "_size", "_threshold", "pending")
+
+    BATCH = 512
 
     def __init__(self, size: int = 2048, seed: int = 0) -> None:
-        self.n = 0
-        self.largest = 0.0
-        self.kept = array("d")
+        self._n = 0
+        self._largest = 0.0
+        self._kept = array("d")
+        self.pending: list[float] = []
         self._nanoseconds = 0
         self._size = size
-        self._random = random.Random(seed).random
+        self._random = random.Random(seed)
         self._threshold = 1.0
         self._next = size
         self._skip()
 
     def _skip(self) -> None:
-        self._threshold *= math.exp(math.log(1.0 - self._random()) / self._size)
-        self._next += math.floor(math.log(1.0 - self._random()) / math.log1p(-self._threshold))
+        uniform = self._random.random
+        self._threshold *= math.exp(math.log(1.0 - uniform()) / self._size)
+        self._next += math.floor(math.log(1.0 - uniform()) / math.log1p(-self._threshold))
 
     def add(self, seconds: float) -> None:
         """Take in one duration in seconds."""
-        if self.n < self._size:
-            self.kept.append(seconds)
-        elif self.n == self._next:
-            self.kept[int(self._random() * self._size)] = seconds
+        self.pending.append(seconds)
+        if len(self.pending) > self.BATCH:
+            self.settle()
+
+    def settle(self) -> None:
+        """Look at what is pending."""
+        pending = self.pending
+        if pending:
+            self._nanoseconds += sum(map(round, map(mul, pending, repeat(1e9))))
+            self._largest = max(self._largest, max(pending))
+            self._take(pending)
+            pending.clear()
+
+    def _take(self, items: Sequence[float]) -> None:
+        if self._n < self._size:
+            self._kept.extend(items[: self._size - self._n])
+        end = self._n + len(items)
+        while self._next < end:
+            self._kept[int(self._random.random() * self._size)] = items[self._next - self._n]
             self._next += 1
             self._skip()
-        self.n += 1
-        self._nanoseconds += round(seconds * 1e9)
-        if seconds > self.largest:
-            self.largest = seconds
+        self._n = end
+
+    @property
+    def n(self) -> int:
+        """How many durations were added."""
+        return self._n + len(self.pending)
+
+    @property
+    def kept(self) -> array[float]:
+        """The sample: all of them while there are at most `size`."""
+        self.settle()
+        return self._kept
+
+    def state(self) -> dict[str, Any] | None:
+        """Return all of it as plain data, for `absorb`; None when nothing was added."""
+        self.settle()
+        if not self._n:
+            return None
+        return {
+            "n": self._n,
+            "largest": self._largest,
+            "nanoseconds": self._nanoseconds,
+            "kept": self._kept.tobytes(),
+        }
+
+    def absorb(self, state: Mapping[str, Any] | None) -> None:
+        """Take in another reservoir's `state`, as if its durations had been added after the own ones.
+
+        Total, maximum and count are exactly those. So is the sample while the other one has kept all it was given;
+        after that both samples are drawn from in proportion to what they stand for.
+        """
+        if state is None:
+            return
+        self.settle()
+        self._nanoseconds += state["nanoseconds"]
+        self._largest = max(self._largest, state["largest"])
+        other = array("d", state["kept"])
+        if state["n"] == len(other):
+            self._take(other)
+        elif self._n == len(self._kept):
+            own, self._kept = self._kept, other
+            n, self._n = self._n, state["n"]
+            self._restart(self._n)
+            self._take(own)
+            assert self._n == n + state["n"]
+        else:
+            self._mix(other, state["n"])
+
+    def _mix(self, other: array[float], n: int) -> None:
+        uniform = self._random.random
+        sides = [(list(self._kept), self._n), (list(other), n)]
+        left = [self._n, n]
+        mixed = array("d")
+        for _ in range(self._size):
+            side = int(uniform() * (left[0] + left[1]) >= left[0])
+            left[side] -= 1
+            items = sides[side][0]
+            at = int(uniform() * len(items))
+            items[at], items[-1] = items[-1], items[at]
+            mixed.append(items.pop())
+        self._kept = mixed
+        self._restart(self._n + n)
+
+    def _restart(self, n: int) -> None:
+        """Go on behind `n` items of which a full sample is kept.
+
+        The threshold is distributed as the `size`-th least of n uniform numbers: Beta(size, n - size + 1).
+        """
+        self._n = self._next = n
+        self._threshold = self._random.betavariate(self._size, n - self._size + 1)
+        self._next += math.floor(math.log(1.0 - self._random.random()) / math.log1p(-self._threshold))
 
     def to_dict(self) -> dict[str, float | int] | None:
         """Return total, max, p50 and p95 in seconds and the count n; None when nothing was measured."""
-        if not self.n:
+        self.settle()
+        if not self._n:
             return None
-        ordered = sorted(self.kept)
+        ordered = sorted(self._kept)
         return {
             "total": self._nanoseconds / 1e9,
-            "max": self.largest,
+            "max": self._largest,
             "p50": quantile(ordered, 0.5),
             "p95": quantile(ordered, 0.95),
-            "n": self.n,
+            "n": self._n,
         }
 
 
@@ -525,6 +616,143 @@ def expected_dead_share(tally: Iterable[tuple[int, ...]] | Mapping[tuple[int, ..
     return found.mean if found else None
 
 
+@dataclass(frozen=True, slots=True)
+class GroupDiagnostics:
+    """What the groups of one training batch, or of a file, can teach.
+
+    Attributes:
+        groups: Groups with at least two scored completions; the others have no spread to speak of.
+        dead: Those without spread, whose group-relative advantages are all 0.
+        all_fail, all_pass: Dead ones at 0 and at 1; for rewards in [0, 1].
+        dead_share: dead / groups; None without groups.
+        std_within_groups: The mean over groups of the sample standard deviation within each (TRL's `reward_std`).
+        std_over_batch: The sample standard deviation of all scored completions together, whatever their group. It is
+            large where problems differ in difficulty, also when no group has any spread.
+        scored, unscored: Completions with and without a number.
+        shares: `component_shares`, where components were given.
+    """
+
+    groups: int
+    dead: int
+    all_fail: int
+    all_pass: int
+    dead_share: float | None
+    std_within_groups: float | None
+    std_over_batch: float | None
+    scored: int
+    unscored: int
+    shares: dict[str, float] | None
+
+
+def group_diagnostics(
+    rewards: Iterable[Sequence[float | None]],
+    *,
+    components: Mapping[str, Sequence[Sequence[float | None]]] | None = None,
+    weights: Mapping[str, float] | None = None,
+) -> GroupDiagnostics:
+    """Return how much signal groups of rewards hold for a group-relative method such as GRPO.
+
+    Args:
+        rewards: One sequence a group; None is a completion without a score, which is left out.
+        components: By name, what the rewards were summed from, in the same shape.
+        weights: Their factors; 1 where none is given.
+    """
+    unscored = 0
+    values: list[float] = []
+    spreads: list[GroupSpread] = []
+    for group in rewards:
+        scored = [float(value) for value in group if value is not None]
+        unscored += len(group) - len(scored)
+        values += scored
+        spreads.append(group_spread(scored))
+    judged = [spread for spread in spreads if spread.zero_signal is not None]
+    dead = sum(spread.zero_signal is True for spread in judged)
+    within = moments(spread.std for spread in judged if spread.std is not None)
+    over = moments(values)
+    return GroupDiagnostics(
+        groups=len(judged),
+        dead=dead,
+        all_fail=sum(spread.all_fail for spread in judged),
+        all_pass=sum(spread.all_pass for spread in judged),
+        dead_share=dead / len(judged) if judged else None,
+        std_within_groups=within.mean if within else None,
+        std_over_batch=over.std if over else None,
+        scored=len(values),
+        unscored=unscored,
+        shares=component_shares(components, weights) if components else None,
+    )
+
+
+def component_shares(
+    components: Mapping[str, Sequence[Sequence[float | None]]],
+    weights: Mapping[str, float] | None = None,
+    *,
+    scaled: bool = False,
+) -> dict[str, float] | None:
+    """Return what share of the spread within groups each component of a weighted sum brings in.
+
+    A group-relative method sees the total t = sum_c w_c x_c only through its deviations from the mean of its group. The
+    sum of their squares splits exactly, since each is a sum over components:
+
+        sum_ij (t_ij - t_i)^2 = sum_c sum_ij w_c (x_cij - x_ci) (t_ij - t_i)
+
+    with i a group, j a completion, x_ci and t_i means over a group. Component c's share is its term of the outer sum
+    divided by the left side: the covariance of its weighted value with the total, over the variance of the total (the
+    natural decomposition of the variance, Shorrocks 1982, Econometrica 50:193-211). Shares add up to 1. That of a
+    component which is constant within every group is 0, however large its weight; one that pulls against the total has
+    a negative share.
+
+    Args:
+        components: By name, one sequence a group with one number a completion; None is unscored. All have one shape.
+        weights: Factors by name; 1 where none is given.
+        scaled: Every group counts the same: the mean over groups of each one's shares. That is what is learned from
+            where advantages are divided by the group's standard deviation; without it groups of more spread count more.
+
+    Returns:
+        Shares by name; None when no group has a spread. A completion that any component left unscored is left out, as
+        is a group with fewer than two others.
+
+    Raises:
+        ValueError: Components of different shapes, or a weight for a component that is not there.
+    """
+    names = list(components)
+    unknown = sorted(set(weights or {}) - set(names))
+    if unknown:
+        raise ValueError(f"weights are of components, which are {', '.join(names)}; got {', '.join(unknown)}")
+    factors = [float((weights or {}).get(name, 1.0)) for name in names]
+    terms = [_group_terms(group, factors) for group in zip(*components.values(), strict=True)]
+    live = [group for group in terms if group]
+    if not live:
+        return None
+    if scaled:
+        live = [[term / math.fsum(group) for term in group] for group in live]
+    sums = [math.fsum(group[at] for group in live) for at in range(len(names))]
+    whole = math.fsum(sums)
+    return {name: term / whole for name, term in zip(names, sums, strict=True)}
+
+
+def _group_terms(group: Sequence[Sequence[float | None]], factors: Sequence[float]) -> list[float]:
+    """Return each component's part of the sum of squares of one group's totals; empty when there is no spread."""
+    weighted = [
+        [factor * value for factor, value in zip(factors, row, strict=True) if value is not None]
+        for row in zip(*group, strict=True)
+    ]
+    rows = [row for row in weighted if len(row) == len(factors)]
+    if len(rows) < 2:
+        return []
+    totals = [math.fsum(row) for row in rows]
+    if alike(min(totals), max(totals)):
+        return []
+    apart = _deviations(totals)
+    columns = zip(*rows, strict=True)
+    return [math.fsum(map(mul, _deviations(column), apart)) for column in columns]
+
+
+def _deviations(values: Sequence[float]) -> list[float]:
+    mean = math.fsum(values) / len(values)
+    return [value - mean for value in values]
+
+
 # ---------------------------------------------------------------------------------------------------------- comparison
 
 
@@ -590,3 +818,32 @@ def paired_difference(
         half = _z(level) * found.std / math.sqrt(found.n)
         interval = Interval(found.mean - half, found.mean + half, level, "normal, paired differences", found.n)
     return PairedDifference(found.mean, interval, wins, losses, ties, sign_test(wins, losses))
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How far two right-or-wrong judges agree on the same completions.
+
+    Attributes:
+        share: Completions on which both say the same.
+        kappa: Cohen's kappa, (share - chance) / (1 - chance); None where both always say one and the same thing.
+    """
+
+    share: float
+    kappa: float | None
+
+
+def agreement(both: int, first_only: int, second_only: int, neither: int) -> Agreement | None:
+    """Return the agreement of two judges from their 2 x 2 table of counts; None for an empty table.
+
+    Chance is what the two would agree on if they judged independently at their own rates (Cohen 1960). One division of
+    exact integers each: with n completions, kappa = (n * agree - expected) / (n^2 - expected).
+    """
+    if min(both, first_only, second_only, neither) < 0:
+        raise ValueError(f"a table holds counts, got {both}, {first_only}, {second_only}, {neither}")
+    n = both + first_only + second_only + neither
+    if not n:
+        return None
+    agree = both + neither
+    expected = (both + first_only) * (both + second_only) + (neither + first_only) * (neither + second_only)
+    return Agreement(agree / n, (n * agree - expected) / (n * n - expected) if expected < n * n else None)

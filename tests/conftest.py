@@ -15,6 +15,9 @@ settings.register_profile("rewardkit", deadline=None, suppress_health_check=[Hea
 settings.register_profile("ci", settings.get_profile("rewardkit"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "rewardkit")
 
+# Nothing in the tests may ask a hub for a model or a data set.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
 # Real data that is too large to commit lies beside the checkout, where somebody has put it there.
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 

@@ -576,11 +576,11 @@ def test_show_describes_a_verifier_whose_options_must_be_given(site: Site) -> No
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["evall"], "there is no command 'evall'; did you mean eval? The commands are eval, list, show, try, plugins"),
+        (["evall"], "there is no command 'evall'; did you mean eval? The commands are eval, compare, merge, list"),
         (["zzz"], "there is no command 'zzz'; The commands are"),
         (["list", "extra"], "Got unexpected extra argument (extra)"),
         (["list", "bell\x07"], "bell\\x07"),
-        (["show"], "Missing argument 'NAME'"),
+        (["show"], "Missing argument 'NAME|RUN'"),
         (["show", "gsmk8"], "there is no reward named 'gsmk8'; did you mean gsm8k?"),
         (["show", "jsonl"], "there is no reward named 'jsonl'"),
         (["try", "gsm8k", "x", "--colum", "a=b"], "--column"),

@@ -527,7 +527,7 @@ def test_a_plan_names_every_option_of_the_command_that_reaches_a_run() -> None:
 
     of_command = {parameter.name for parameter in command.params}
     of_plan = set(Plan.__dataclass_fields__)
-    renamed = {"file": "input", "maps": "map"}
+    renamed = {"files": "input", "maps": "map", "joins": "join"}
     shown_only = {"dry_run", "as_json", "quiet", "bars"}
     assert {renamed.get(name or "", name) for name in of_command - shown_only} == of_plan
 

@@ -428,3 +428,133 @@ def test_real_runs_show_no_difference(shared: Shared) -> None:
     assert round(100 * found.mean, 2) == 0.76
     assert round(50 * (found.interval.high - found.interval.low), 2) == 1.61
     assert round(found.p, 2) == 0.41
+
+
+# ----------------------------------------------------------------------------------------------- group diagnostics
+
+
+def test_diagnostics_name_both_spreads_apart() -> None:
+    """Problems of different difficulty spread over the batch, and teach nothing: each group is of one mind."""
+    found = stats.group_diagnostics([[0.0, 0.0], [1.0, 1.0], [0.0, 0.0, None], [1.0, 0.0]])
+    assert (found.groups, found.dead, found.all_fail, found.all_pass) == (4, 3, 2, 1)
+    assert found.dead_share == 0.75
+    assert found.std_within_groups == pytest.approx(math.sqrt(0.5) / 4)
+    assert found.std_over_batch == pytest.approx(statistics.stdev([0, 0, 1, 1, 0, 0, 1, 0]))
+    assert (found.scored, found.unscored) == (8, 1)
+    assert found.shares is None
+
+
+def test_diagnostics_of_groups_of_one_and_of_nothing() -> None:
+    """axolotl 3353: a group of one has a spread of NaN. Here it has none, and is no dead group either."""
+    found = stats.group_diagnostics([[1.0], [None, None], [0.5, None]])
+    assert (found.groups, found.dead, found.dead_share, found.std_within_groups) == (0, 0, None, None)
+    assert (found.scored, found.unscored) == (2, 3)
+    empty = stats.group_diagnostics([])
+    assert (empty.groups, empty.dead_share, empty.std_over_batch) == (0, None, None)
+
+
+def test_a_component_that_is_constant_in_every_group_has_no_share_whatever_its_weight() -> None:
+    shares = stats.component_shares(
+        {"math": [[1.0, 0.0], [0.0, 1.0]], "format": [[1.0, 1.0], [0.0, 0.0]]}, {"math": 0.1, "format": 100.0}
+    )
+    assert shares == {"math": 1.0, "format": 0.0}
+
+
+def test_a_component_against_the_total_has_a_negative_share() -> None:
+    shares = stats.component_shares({"math": [[1.0, 0.0]], "short": [[0.0, 0.5]]})
+    assert shares == {"math": 2.0, "short": -1.0}, "1 - 0 = 1 and 0 - 0.5 = -0.5, of the 0.5 between the totals"
+
+
+def test_without_spread_there_are_no_shares() -> None:
+    assert stats.component_shares({"a": [[1.0, 1.0], [1.0]], "b": [[0.5, 0.5], [0.0]]}) is None
+    assert stats.component_shares({"a": [[1.0, 0.0]], "b": [[0.0, 1.0]]}) is None, "they cancel: nothing to share"
+    assert stats.component_shares({"a": [[1.0, None]], "b": [[0.0, 1.0]]}) is None
+    assert stats.component_shares({}) is None
+
+
+def test_shapes_and_names_must_fit() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        stats.component_shares({"a": [[1.0, 0.0]], "b": [[1.0]]})
+    with pytest.raises(ValueError, match="shorter"):
+        stats.component_shares({"a": [[1.0, 0.0], [0.0]], "b": [[1.0, 0.0]]})
+    with pytest.raises(ValueError, match="got maths"):
+        stats.component_shares({"math": [[1.0, 0.0]]}, {"maths": 0.5})
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(st.sampled_from([0.0, 1.0]), st.integers(-8, 8)), min_size=1, max_size=6),
+        min_size=1,
+        max_size=6,
+    ),
+    st.sampled_from([0.25, 1.0, 3.0]),
+    st.booleans(),
+)
+def test_shares_are_the_exact_ones(groups: list[list[tuple[float, int]]], weight: float, scaled: bool) -> None:
+    components = {
+        "math": [[row[0] for row in group] for group in groups],
+        "length": [[row[1] / 8 for row in group] for group in groups],
+    }
+    weights = {"math": 1.0, "length": weight}
+    got, want = stats.component_shares(components, weights, scaled=scaled), oracle.shares(components, weights, scaled)
+    assert (got is None) == (want is None)
+    if got is not None and want is not None:
+        assert math.fsum(got.values()) == pytest.approx(1.0)
+        for name, share in want.items():
+            assert got[name] == pytest.approx(float(share), rel=1e-9, abs=1e-9)
+    shuffled = {name: [group[::-1] for group in held[::-1]] for name, held in components.items()}
+    assert stats.component_shares(shuffled, weights, scaled=scaled) == got, "order is nothing, to the last bit"
+
+
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_the_forecast_of_dead_groups_is_what_a_trainer_would_meet(size: int) -> None:
+    rng = random.Random(5)
+    problems = [
+        [float(rng.random() < p) for _ in range(rng.choice([6, 12, 20]))] for p in (0.0, 0.05, 0.3, 0.7, 1.0) * 6
+    ]
+    want = oracle.simulated_dead_share(problems, size, draws=20_000)
+    got = stats.expected_dead_share([stats.multiplicities(values) for values in problems], size)
+    assert got == pytest.approx(want, abs=5 * math.sqrt(0.25 / 20_000))
+
+
+# ----------------------------------------------------------------------------------------------- durations in pieces
+
+
+def test_a_reservoir_made_in_pieces_is_the_whole_while_pieces_are_kept_whole() -> None:
+    rng = random.Random(2)
+    values = [rng.expovariate(1.0) for _ in range(3000)]
+    whole, merged = stats.Reservoir(size=50), stats.Reservoir(size=50)
+    for value in values:
+        whole.add(value)
+    for start in range(0, len(values), 40):
+        piece = stats.Reservoir(size=50)
+        for value in values[start : start + 40]:
+            piece.add(value)
+        merged.absorb(piece.state())
+    assert merged.to_dict() == whole.to_dict()
+    assert merged.kept == whole.kept
+
+
+@pytest.mark.parametrize("sizes", [(4000, 1000), (1000, 4000), (10, 5000), (5000, 10), (0, 5000)])
+def test_samples_of_two_reservoirs_stand_for_both_in_proportion(sizes: tuple[int, int]) -> None:
+    """A merge that took half from each would count the smaller side too often."""
+    from_first = kept = late = 0
+    for seed in range(60):
+        first, second = stats.Reservoir(size=40, seed=seed), stats.Reservoir(size=40, seed=seed + 1000)
+        for _ in range(sizes[0]):
+            first.add(1.0)
+        for _ in range(sizes[1]):
+            second.add(2.0)
+        first.absorb(second.state())
+        for _ in range(1000):
+            first.add(3.0)
+        from_first += first.kept.count(1.0)
+        late += first.kept.count(3.0)
+        kept += len(first.kept)
+        assert first.n == sum(sizes) + 1000
+        assert first.to_dict()["total"] == sizes[0] + 2 * sizes[1] + 3000  # type: ignore[index]
+    everything = sum(sizes) + 1000
+    assert kept == 60 * 40
+    for seen, of in ((from_first, sizes[0]), (late, 1000)):
+        share = of / everything
+        assert abs(seen - kept * share) <= 5 * math.sqrt(kept * share * (1 - share)) + 1, (seen, of)

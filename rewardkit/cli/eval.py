@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import os
 import shutil
@@ -16,15 +17,18 @@ from rewardkit import recipe
 from rewardkit.cli.columns import aligned
 from rewardkit.display import visible
 from rewardkit.errors import UsageError, nearest
-from rewardkit.records import FieldMap, Records, read_generations
+from rewardkit.plugins import readers
+from rewardkit.records import FieldMap, Records, find_inputs
 from rewardkit.records.text import path_text
 from rewardkit.report.terminal import Progress, is_terminal, render_summary, wants_color
-from rewardkit.run import Observer, Outcome, Plan, evaluate, readers, summary_text
+from rewardkit.run import Observer, Outcome, Plan, evaluate, open_records, summary_text
+from rewardkit.saved import parse_shard
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from rewardkit.compose import Reward
+    from rewardkit.records.unsure import Question
     from rewardkit.types import Score
 
 _EPILOG = """\b
@@ -32,12 +36,15 @@ Examples:
   rewardkit eval generations.jsonl -r gsm8k
   rewardkit eval runs.jsonl.gz -r gsm8k -r "total=gsm8k + 0.1*think_format"
   rewardkit eval outputs.json -r my_rewards.py:brief --map completion=code[] --map reference=gt
+  rewardkit eval answers.jsonl --join problems.jsonl -r numeric
+  rewardkit eval rollouts/ -r label              (a folder, a glob, a zip archive, several files)
+  rewardkit eval live.jsonl -r gsm8k --watch     (until Ctrl-C)
   zcat big.jsonl.gz | rewardkit eval - -r rewards.toml --json
 """
 
 
 @click.command("eval", epilog=_EPILOG)
-@click.argument("file")
+@click.argument("files", nargs=-1, required=True, metavar="FILE…")
 @click.option(
     "-r", "--reward", "rewards", multiple=True, metavar="FORMULA",
     help="A reward: a name, NAME=FORMULA, file.py:name, or a TOML file. Each -r is one column.",
@@ -50,6 +57,10 @@ Examples:
     help="Which field is what: completion=code[], reference=a.b, prompt, id, label, step, model, … May be repeated.",
 )  # fmt: skip
 @click.option(
+    "--join", "joins", multiple=True, metavar="FILE[:COLUMN]",
+    help="A file whose columns are added to the rows of the same id, such as the problems of a set of answers.",
+)  # fmt: skip
+@click.option(
     "--group", metavar="FIELD", help="The field that says which rows are one group. Default: equal id and prompt."
 )
 @click.option("--strict", is_flag=True, help="Stop with exit code 2 at a row that cannot be read.")
@@ -60,6 +71,8 @@ Examples:
     "--workers", type=click.IntRange(1), help="Worker processes for rewards that need one. Default: one a core."
 )
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the first N rows.")
+@click.option("--shard", metavar="I/N", help="Only part I of N, by group; `rewardkit merge` puts the parts together.")
+@click.option("--watch", is_flag=True, help="Go on with the lines that are appended to FILE, until Ctrl-C.")
 @click.option(
     "--step", type=click.IntRange(0), metavar="N", help="Training step for rows that do not say theirs (schedule)."
 )
@@ -77,10 +90,11 @@ Examples:
     " raises on more than 5 % of rows stops the run with exit code 3.",
 )  # fmt: skip
 def command(
-    file: str,
+    files: tuple[str, ...],
     rewards: tuple[str, ...],
     output: Path | None,
     maps: tuple[str, ...],
+    joins: tuple[str, ...],
     group: str | None,
     strict: bool,
     allow_empty: bool,
@@ -88,6 +102,8 @@ def command(
     overwrite: bool,
     workers: int | None,
     limit: int | None,
+    shard: str | None,
+    watch: bool,
     step: int | None,
     dry_run: bool,
     as_json: bool,
@@ -95,10 +111,12 @@ def command(
     bars: tuple[str, ...],
     max_error_rate: float | None,
 ) -> int:
-    """Score the saved generations in FILE (- reads standard input) with one or more rewards.
+    """Score saved generations with one or more rewards.
 
-    Reads JSONL, JSON and CSV, plain or compressed (gzip, zstd); which field holds what is guessed, printed, and
-    changed with --map. Results go to a run folder: scores.jsonl, summary.json, config.toml, log.jsonl.
+    FILE is a file, a quoted glob, a folder, a zip archive, or - for standard input; several are read as one. Reads
+    JSONL, JSON, CSV, parquet, plain or compressed (gzip, zstd), and the logs of other tools (docs/formats.md); which
+    field holds what is guessed, printed, and changed with --map. Results go to a run folder: scores.jsonl,
+    summary.json, config.toml, log.jsonl.
     """
     if resume and overwrite:
         raise UsageError("--resume goes on and --overwrite starts again; give one of them")
@@ -113,31 +131,73 @@ def command(
     if max_error_rate is not None and math.isnan(max_error_rate):
         raise UsageError("--max-error-rate wants a share between 0 and 1, got nan")
     plan = Plan(
-        file,
+        files[0] if len(files) == 1 else files,
         columns,
         map=FieldMap.parse(map(path_text, maps)),
+        join=joins,
         group=None if group is None else path_text(group),
         output=output,
         resume=resume,
         overwrite=overwrite,
         limit=limit,
+        shard=_shard(shard),
+        watch=watch,
         step=step,
         workers=workers,
         strict=strict,
         allow_empty=allow_empty,
         max_error_rate=max_error_rate,
     )
+    if watch and (limit or strict or dry_run):
+        raise UsageError("--watch goes on until it is interrupted; it does not go with --limit, --strict or --dry-run")
     if dry_run:
         return _dry_run(plan)
     stream = sys.stderr if as_json else stdout
     show = _Show(stream, quiet=quiet)
     try:
         with show.progress, contextlib.redirect_stdout(prints), _nothing_to(stdout, when=as_json or quiet):
-            outcome = evaluate(plan, show)
+            outcome = _evaluate(plan, show)
     except KeyboardInterrupt:
         return show.interrupted()
     _print(outcome, stream, as_json=as_json, quiet=quiet)
     return _verdict(outcome, limits, max_error_rate)
+
+
+def _shard(text: str | None) -> tuple[int, int] | None:
+    try:
+        return parse_shard(text)
+    except ValueError as problem:
+        raise UsageError(f"--shard: {problem}") from None
+
+
+def _evaluate(plan: Plan, show: _Show) -> Outcome:
+    """Run the plan; on a terminal, ask which field means what where the guess is not sure."""
+    from rewardkit.records.unsure import Unsure, answered
+
+    while True:
+        try:
+            return evaluate(plan, show)
+        except Unsure as problem:
+            if problem.question is None or not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
+                raise
+            with show.progress.paused():
+                number = _ask(str(problem), problem.question)
+            plan = dataclasses.replace(plan, map=answered(plan.map, problem.question, number))
+
+
+def _ask(text: str, question: Question) -> int:
+    """Ask for one role's field; return the number of the choice, 0 for none."""
+    for line in text.split("\n"):
+        click.echo(visible(line, limit=2000), err=True)
+    for number, choice in enumerate(question.choices, 1):
+        click.echo(f"  {number}  {choice.path}   {choice.sample}", err=True)
+    if question.optional:
+        click.echo("  0  none of these", err=True)
+    least = 0 if question.optional else 1
+    answer: int = click.prompt(
+        f"{question.role}", type=click.IntRange(least, len(question.choices)), default=1, err=True
+    )
+    return answer
 
 
 @contextlib.contextmanager
@@ -172,6 +232,7 @@ class _Show(Observer):
 
     def opened(self, records: Records, folder: Path) -> None:
         self.folder = folder
+        self.progress.total = _completions_to_come(records)
         if not self.quiet:
             _echo(_map_line(records), self.stream)
 
@@ -187,6 +248,20 @@ class _Show(Observer):
         click.echo(f"rewardkit: interrupted; {kept}", err=True)
         return 130
 
+    def redraw(self, summary: Mapping[str, Any]) -> None:
+        if self.quiet:
+            return
+        if not is_terminal(self.stream):
+            _echo(_one_line(summary), self.stream)
+            return
+        size = shutil.get_terminal_size((120, 24))
+        run = path_text(self.folder) if self.folder is not None else ""
+        color = wants_color(self.stream)
+        text = render_summary(summary, width=size.columns, color=color, run=run)
+        with self.progress.paused():
+            click.clear()
+            _echo("\n".join(text.split("\n")[: max(4, size.lines - 3)]), self.stream, color)
+
     def scored(self, completions: int, failed: int) -> None:
         self.progress.advance(completions, failed)
 
@@ -195,6 +270,14 @@ class _Show(Observer):
         click.echo(
             f"{visible(name)} failed; this is the first of its errors, the others are only counted:\n{trace}", err=True
         )
+
+
+def _completions_to_come(records: Records) -> int | None:
+    """Return how many completions a file has, where each row has one and the number of rows is known."""
+    completion = records.map.get("completion")
+    if completion is None or any(not isinstance(step, str) for step in completion.steps):
+        return None
+    return records.total
 
 
 def _map_line(records: Records) -> str:
@@ -216,40 +299,50 @@ def _print(outcome: Outcome, stream: Any, *, as_json: bool, quiet: bool) -> None
     if as_json:
         _echo(summary_text(outcome.summary).rstrip(), sys.stdout)
     elif quiet:
-        _echo(_one_line(outcome), stream)
+        _echo(_one_line(outcome.summary), stream)
     if quiet:
         return
     found = outcome.summary["input"]
-    for line in _bad_lines(found["path"], found["bad_rows"], [(one["line"], one["why"]) for one in found["bad_lines"]]):
+    for line in bad_lines(found["path"], found["bad_rows"], found["bad_lines"]):
         _echo(line, stream)
-    width = shutil.get_terminal_size((120, 24)).columns if is_terminal(stream) else 160
+    width = shutil.get_terminal_size((120, 24)).columns if is_terminal(stream) else 100
     if not as_json:
         color = wants_color(stream)
-        _echo(render_summary(outcome.summary, width=width, color=color), stream, color)
+        _echo(render_summary(outcome.summary, width=width, color=color, run=path_text(outcome.folder)), stream, color)
     if outcome.reused:
         _echo(f"resumed: {outcome.reused:,} completions were taken over from the earlier run", stream)
     folder = visible(path_text(outcome.folder), limit=300)
     _echo(f"{folder}/   summary.json   scores.jsonl   config.toml", stream)
 
 
-def _bad_lines(path: str, count: int, bad: Sequence[tuple[int, str]], most: int = 5) -> list[str]:
-    """Say which rows could not be read: the first few with their reason, the next ones by number."""
-    name = "stdin" if path == "-" else visible(Path(path).name, limit=100)
-    lines = [f"bad    {name}:{line}: {visible(why, limit=200)}" for line, why in bad[:most]]
+def bad_lines(path: str, count: int, bad: Sequence[Mapping[str, Any]], most: int = 5) -> list[str]:
+    """Say which rows could not be read: the first few with their reason, the next ones by number.
+
+    Args:
+        path: The input.
+        count: How many there are.
+        bad: The first of them: line, why, and file where there are several.
+    """
+    name = "stdin" if path == "-" else Path(path).name
+
+    def place(one: Mapping[str, Any]) -> str:
+        return f"{visible(one.get('file') or name, limit=100)}:{one['line']}"
+
+    lines = [f"bad    {place(one)}: {visible(one['why'], limit=200)}" for one in bad[:most]]
     if count > len(lines):
         more = bad[most : most + 10]
         unnamed = ", …" if count > len(lines) + len(more) else ""
-        numbers = ", ".join(str(line) for line, _ in more) + unnamed
-        lines.append(f"bad    {name}: {count - len(lines):,} more: {numbers}")
+        numbers = ", ".join(place(one) if one.get("file") else str(one["line"]) for one in more) + unnamed
+        lines.append(f"bad    {visible(name, limit=100)}: {count - len(lines):,} more: {numbers}")
     return lines
 
 
-def _one_line(outcome: Outcome) -> str:
+def _one_line(summary: Mapping[str, Any]) -> str:
     parts = []
-    for model, figures in outcome.summary["models"].items():
+    for model, figures in summary["models"].items():
         for name, reward in figures["rewards"].items():
             mean = "n/a" if reward["mean"] is None else f"{reward['mean']:.4g}"
-            shown = name if len(outcome.summary["models"]) == 1 else f"{model}/{name}"
+            shown = name if len(summary["models"]) == 1 else f"{model}/{name}"
             unscored = reward["abstained"] + reward["errors"]
             parts.append(f"{visible(shown)} {mean} ({reward['scored']} scored, {unscored} unscored)")
     return "   ".join(parts) or "no rows"
@@ -311,17 +404,15 @@ def _dry_run(plan: Plan) -> int:
     from rewardkit.cli.try_ import explain
     from rewardkit.engine import PEEK, score
 
-    records = read_generations(
-        plan.input,
-        field_map=plan.map,
-        readers=readers(),
-        group=plan.group,
-        limit=min(plan.limit or PEEK, PEEK),
-        allow_empty=plan.allow_empty,
-    )
+    known = readers()
+    inputs = find_inputs(plan.input, readers=known)
+    records = open_records(plan, inputs, known, min(plan.limit or PEEK, PEEK))
     first = list(records)
     click.echo(_map_line(records))
-    for line in _bad_lines(path_text(plan.input), records.bad_rows, [(bad.line, bad.why) for bad in records.bad]):
+    for note in records.notes:
+        click.echo(visible(note, limit=400))
+    bad = [{"line": one.line, "why": one.why, "file": one.file} for one in records.bad]
+    for line in bad_lines(inputs.text, records.bad_rows, bad):
         click.echo(line)
     rows = [(name, reward.formula, _needs(reward)) for name, reward in plan.rewards.items()]
     click.echo(aligned([("reward", "formula", "needs"), *rows]))

@@ -1,4 +1,7 @@
-"""`rewardkit show NAME`: everything about one reward, from its own docstring, options and reference."""
+"""`rewardkit show NAME`: everything about one reward, from its own docstring, options and reference.
+
+The path of a run folder shows that run instead (`show_run.py`).
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import types
 import typing
 from collections.abc import Mapping
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import click
@@ -28,17 +32,68 @@ from rewardkit.verifier import Verifier
 _NUMBERS = ("Fraction", "Quantity")
 
 
-@click.command("show", epilog="Example: rewardkit show gsm8k")
-@click.argument("name")
-def command(name: str) -> None:
-    """Show one reward: what it does, its options, its reference, an example."""
+_EPILOG = """\b
+Examples:
+  rewardkit show gsm8k
+  rewardkit show runs/gsm8k-1f3a09c2 --worst 5 -r total
+  rewardkit show runs/gsm8k-1f3a09c2 --group 6
+  rewardkit show runs/gsm8k-1f3a09c2 --sample q412:3
+  rewardkit show runs/gsm8k-1f3a09c2 --disagree=gsm8k,numeric
+"""
+
+
+@click.command("show", epilog=_EPILOG)
+@click.argument("name", metavar="NAME|RUN")
+@click.option("-r", "--reward", metavar="NAME", help="The reward that --worst, --best, --disagree and --errors go by.")
+@click.option("--worst", type=click.IntRange(1), metavar="N", help="The N completions with the lowest values.")
+@click.option("--best", type=click.IntRange(1), metavar="N", help="The N completions with the highest values.")
+@click.option("--group", metavar="ID", help="All completions of the problem with this id, or this group key.")
+@click.option("--sample", metavar="ID[:INDEX]", help="The completions of one sample, or one of them.")
+@click.option(
+    "--disagree", is_flag=False, flag_value="", metavar="[A,B]",
+    help="Where the reward and the label in the file differ, or (--disagree=A,B) where two rewards do.",
+)  # fmt: skip
+@click.option("--errors", is_flag=True, help="Completions on which a reward ended in an error.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Show at most N completions. Default: 20.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with texts in full.")
+def command(
+    name: str,
+    reward: str | None,
+    worst: int | None,
+    best: int | None,
+    group: str | None,
+    sample: str | None,
+    disagree: str | None,
+    errors: bool,
+    limit: int | None,
+    as_json: bool,
+) -> None:
+    """Show one reward, or a saved run.
+
+    NAME shows what a reward does, its options, its reference, an example. RUN is a run folder (RUN:MODEL one model of
+    it): its summary or, with an option that chooses some, completions with their scores, reasons and texts.
+    """
+    options = (reward, worst, best, group, sample, disagree, limit, errors or None, as_json or None)
     registry = load_plugins().registry
+    if any(option is not None for option in options) or _is_run(name, registry):
+        from rewardkit.cli.show_run import Wanted, show_run
+
+        show_run(name, Wanted(reward, worst, best, group, sample, disagree, errors, limit, as_json))
+        return
     kind = _verifier(name, registry)
     if kind is not None:
         click.echo("\n".join(_verifier_lines(kind, registry)))
         return
-    for shown, reward in recipe.parse_columns([name], registry).items():
-        click.echo("\n".join(_lines(shown, reward, registry)))
+    for shown, made in recipe.parse_columns([name], registry).items():
+        click.echo("\n".join(_lines(shown, made, registry)))
+
+
+def _is_run(name: str, registry: Registry) -> bool:
+    """Whether a name means a folder. A registered name means what is registered, whatever the folder holds."""
+    if any(entry.name == name for entry in registry.entries("verifier", "reward")):
+        return False
+    path = Path(name)
+    return path.is_dir() or path.name in ("scores.jsonl", "summary.json")
 
 
 def _verifier(name: str, registry: Registry) -> type[Verifier[Any]] | None:

@@ -9,9 +9,20 @@ from rewardkit.records.fieldmap import ROLES, FieldMap
 from rewardkit.records.generations import encode_json, generation_line, write_generations
 from rewardkit.records.groups import group_key
 from rewardkit.records.guess import Guess, guess
+from rewardkit.records.inputs import Inputs, find_inputs, identity_of
 from rewardkit.records.paths import Path
 from rewardkit.records.reading import Records, read_generations
-from rewardkit.records.rows import BadRow, GenerationReader, Locator, Reader, Row, built_in_readers, open_records
+from rewardkit.records.rows import (
+    BadRow,
+    GenerationReader,
+    Locator,
+    NotGenerations,
+    Reader,
+    Row,
+    built_in_readers,
+    open_records,
+    registered_readers,
+)
 from rewardkit.records.scores import PartRecord, ScoreRecord, cut_partial_line, read_scores, score_line
 from rewardkit.records.source import Identity, Source
 
@@ -22,7 +33,9 @@ __all__ = [
     "GenerationReader",
     "Guess",
     "Identity",
+    "Inputs",
     "Locator",
+    "NotGenerations",
     "PartRecord",
     "Path",
     "Reader",
@@ -33,12 +46,15 @@ __all__ = [
     "built_in_readers",
     "cut_partial_line",
     "encode_json",
+    "find_inputs",
     "generation_line",
     "group_key",
     "guess",
+    "identity_of",
     "open_records",
     "read_generations",
     "read_scores",
+    "registered_readers",
     "score_line",
     "write_generations",
 ]

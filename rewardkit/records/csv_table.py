@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import re
 from collections.abc import Iterator
 
 from rewardkit.errors import InputError
@@ -12,10 +13,17 @@ from rewardkit.records.source import MAX_LINE, Damaged, Source
 from rewardkit.records.text import shorten, visible
 
 _DELIMITERS = ",;\t|"
+_SAID = re.compile(rb"sep=([,;\t|])\r?\n", re.IGNORECASE)  # what Excel writes and reads as the first line
 
 
 def delimiter(name: str, head: bytes) -> str:
-    """Return the delimiter among , ; tab | that splits the first rows into most columns of equal number."""
+    """Return the delimiter that a first line `sep=;` names, else the one that splits the first rows best.
+
+    Best is the one of , ; tab | that gives most rows of equal width, and then the most columns.
+    """
+    said = _SAID.match(head)
+    if said is not None:
+        return said[1].decode()
     if name.endswith((".tsv", ".tab")):
         return "\t"
     best, best_score = ",", (0, 0)
@@ -60,9 +68,13 @@ class CsvTable:
     def rows(self, source: Source) -> Iterator[Row | BadRow]:
         """Yield a row for each record as wide as the header, a bad row for any other."""
         csv.field_size_limit(MAX_LINE)
-        text = (line.decode("utf-8", "surrogateescape") for line in source.lines())
+        text: Iterator[str] = (line.decode("utf-8", "surrogateescape") for line in source.lines())
         # `strict`, since otherwise one quote that is never closed swallows the rest of the file unseen.
-        table = csv.reader(text, delimiter=delimiter(source.plain_name, source.head()), strict=True)
+        head = source.head()
+        if _SAID.match(head):
+            next(text)
+            text = itertools.chain(["\n"], text)  # a blank line, so that numbers stay those of the file
+        table = csv.reader(text, delimiter=delimiter(source.plain_name, head), strict=True)
         header: list[str] | None = None
         while True:
             first = table.line_num + 1

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from rewardkit.errors import InputError
-from rewardkit.records.groups import Groups, group_key
+from rewardkit.records.groups import Groups, group_key, sample_slot
 from rewardkit.records.jsonl import READER as JSON_LINES
 from rewardkit.records.rows import BadRow, Row
 from rewardkit.records.source import Source
@@ -79,6 +79,11 @@ def encode_json(value: Any) -> bytes:
         data = _encode(value)
     except UnicodeEncodeError:
         data = _encode(clean(msgspec.to_builtins(value, enc_hook=_plain)))
+    return escape_active(data)
+
+
+def escape_active(data: bytes) -> bytes:
+    """Return JSON with the characters that are acted on as escapes; the same object where there are none."""
     for pattern in _ACTIVE[:1] if data.isascii() else _ACTIVE:
         if pattern.search(data):
             data = pattern.sub(_escape, data)
@@ -139,7 +144,7 @@ class OwnGenerations:
         """Yield the lines as plain rows, for a map that overrides what the fields mean."""
         for row in JSON_LINES.rows(source):
             if isinstance(row, Row):
-                _check_schema(row, source)
+                _check_schema(row, f"{source.name}:")
             yield row
 
     def generations(self, source: Source) -> Iterator[Generation | BadRow]:
@@ -149,34 +154,39 @@ class OwnGenerations:
             InputError: A line has another schema or another version of it.
         """
         groups = Groups()
-        for row in self.rows(source):
-            if isinstance(row, BadRow):
-                yield row
-                continue
-            if "schema" not in row.fields:
-                yield BadRow(row.line, f"no field schema; wanted {SCHEMA}")
-                continue
-            try:
-                line = msgspec.convert(row.fields, _Line)
-                given = int(line.group, 16) if line.group is not None else 0
-            except (msgspec.ValidationError, ValueError, RecursionError) as problem:
-                yield BadRow(row.line, visible(shorten(str(problem), 200)))
-                continue
-            if not line.completions:
-                yield BadRow(row.line, "completions is an empty list")
-                continue
-            key = given or group_key(line.model, line.id, line.step, line.prompt, line.reference)
-            counted = groups.start(line.model, line.id, line.step, key, len(line.completions))
-            sample = Sample(line.id, line.prompt, line.reference, line.columns, line.step)
-            where = f"{source.name}:{row.line}"
-            yield Generation(sample, line.completions, line.model, line.start or counted, where, key)
+        for row in JSON_LINES.rows(source):
+            yield own_generation(row, f"{source.name}:", groups)
 
 
-def _check_schema(row: Row, source: Source) -> None:
+def own_generation(row: Row | BadRow, prefix: str, groups: Groups) -> Generation | BadRow:
+    """Return the generation that a line holds, with key and start; `prefix` stands before the line's number.
+
+    Raises:
+        InputError: The line has another schema or another version of it.
+    """
+    if isinstance(row, BadRow):
+        return row
+    _check_schema(row, prefix)
+    if "schema" not in row.fields:
+        return BadRow(row.line, f"no field schema; wanted {SCHEMA}")
+    try:
+        line = msgspec.convert(row.fields, _Line)
+        given = int(line.group, 16) if line.group is not None else 0
+    except (msgspec.ValidationError, ValueError, RecursionError) as problem:
+        return BadRow(row.line, visible(shorten(str(problem), 200)))
+    if not line.completions:
+        return BadRow(row.line, "completions is an empty list")
+    key = given or group_key(line.model, line.id, line.step, line.prompt, line.reference)
+    counted = groups.start(sample_slot(line.model, line.id, line.step), key, len(line.completions))
+    sample = Sample(line.id, line.prompt, line.reference, line.columns, line.step)
+    return Generation(sample, line.completions, line.model, line.start or counted, f"{prefix}{row.line}", key)
+
+
+def _check_schema(row: Row, prefix: str) -> None:
     schema = row.fields.get("schema", SCHEMA)
     if schema == SCHEMA:
         return
-    where = f"{source.name}:{row.line}: schema {visible(shorten(str(schema), 60))}"
+    where = f"{prefix}{row.line}: schema {visible(shorten(str(schema), 60))}"
     if isinstance(schema, str) and schema.startswith("rewardkit.generation/"):
         raise InputError(f"{where}: this version of rewardkit reads {SCHEMA}; install a newer one")
     raise InputError(f"{where}: wanted {SCHEMA}" + _scores_hint(schema))

@@ -8,7 +8,6 @@ and training steps are always apart.
 from __future__ import annotations
 
 import hashlib
-import sys
 from array import array
 from typing import Any
 
@@ -42,6 +41,11 @@ def named_group_key(model: str | None, step: int | None, group: Any) -> int:
     return int.from_bytes(digest([model, "group", step, group]))
 
 
+def sample_slot(model: str | None, id: str | int, step: int | None) -> int:
+    """Return the 64-bit identity of a sample's name, whatever it asks."""
+    return int.from_bytes(digest(["id", model, id, step]))
+
+
 def content_id(step: int | None, prompt: Any, reference: Any) -> str:
     """Return the id of a sample whose source has none: 16 hexadecimal digits."""
     return digest([step, prompt, reference]).hex()
@@ -62,6 +66,7 @@ class Groups:
         self.duplicate_ids = 0
         self._by_task = by_task
         self._sizes = _Sizes()
+        self._known: dict[str, tuple[tuple[Any, ...], tuple[str | int, int, int]]] = {}
 
     def place(
         self,
@@ -74,6 +79,19 @@ class Groups:
         count: int,
     ) -> tuple[str | int, int, int]:
         """Return id, key and start of `count` completions; `group` is MISSING or None where no field names it."""
+        id, key, slot = self.identify(model, id, step, prompt, reference, group)
+        return id, key, self.start(slot, key, count)
+
+    def identify(
+        self, model: str | None, id: str | int | None, step: int | None, prompt: Any, reference: Any, group: Any
+    ) -> tuple[str | int, int, int]:
+        """Return id, key and slot of a generation: the same in every process, and nothing is counted.
+
+        The slot is the identity of what the source calls one sample; two keys in one slot are a duplicate id.
+        """
+        known = self._known.get(id) if type(id) is str else None  # the rows of one group are mostly near each other
+        if known is not None and (group is None or group is MISSING) and known[0] == (model, step, prompt, reference):
+            return known[1]
         if id is None:
             id = content_id(step, prompt, reference)
         if group is not MISSING and group is not None:
@@ -81,15 +99,18 @@ class Groups:
                 key = group_key(model, "", step, prompt, reference)
             else:
                 key = named_group_key(model, step, group)
-            return id, key, self._sizes.add(key, key, count)
-        key = group_key(model, id, step, prompt, reference)
-        return id, key, self.start(model, id, step, key, count)
+            return id, key, key
+        if type(id) is not str or type(prompt) is not str or type(reference) is not str:
+            return id, group_key(model, id, step, prompt, reference), sample_slot(model, id, step)
+        found = (id, group_key(model, id, step, prompt, reference), sample_slot(model, id, step))
+        if len(prompt) + len(reference) <= _KEPT_LENGTH:
+            if len(self._known) >= _KEPT:
+                self._known.clear()
+            self._known[id] = (model, step, prompt, reference), found
+        return found
 
-    def start(self, model: str | None, id: str | int, step: int | None, key: int, count: int) -> int:
+    def start(self, slot: int, key: int, count: int) -> int:
         """Return how many completions of the group came before, and count `count` more."""
-        name = id if type(id) is str or 0 <= id < _MODULUS else _apart(id)  # type: ignore[operator, arg-type]
-        when = step if step is None or 0 <= step < _MODULUS else _apart(step)
-        slot = hash((name, when, model)) & 0xFFFF_FFFF_FFFF_FFFF
         start = self._sizes.add(slot, key, count)
         if start < 0:
             self.duplicate_ids += 1
@@ -97,13 +118,8 @@ class Groups:
         return start
 
 
-_MODULUS = sys.hash_info.modulus
-
-
-def _apart(number: int) -> tuple[str]:
-    """Return a negative or huge integer in a form whose hash is its own; -1 and -2, and 0 and 2**61-1, share theirs."""
-    return (f"{number:x}",)
-
+_KEPT = 512  # rows whose identity is remembered, with at most so many characters each
+_KEPT_LENGTH = 8192
 
 _FEW = 100_000  # entries up to which a dict, which is faster, stays below 20 MB
 

@@ -3,7 +3,8 @@
 What an object may be, tried in this order:
 - columns: two or more lists of equal length, `{"question": [...], "answer": [...]}`;
 - columns by key: `{"response": {"q1": ..., "q2": ...}, "gold": {"q1": ..., "q2": ...}}` (pandas writes this);
-- rows by id: `{"q1": {"question": ..., "response": ...}, ...}` or `{"q1": ["first answer", "second answer"], ...}`;
+- rows by id: `{"q1": {"question": ..., "response": ...}, ...}`, `{"q1": ["first answer", "second answer"], ...}` or
+  `{"q1": [{"solution": ...}, {"solution": ...}], ...}`, at the top or in one field of the document;
 - nested: a list of objects further inside, `{"categories": [{"datasets": [{"results": [...]}]}]}`: the outermost
   whose objects look like generations, or have the completion path that was given; two such lists are an error that
   asks which;
@@ -20,7 +21,7 @@ from typing import Any, TypeAlias
 from rewardkit.errors import InputError, MapError
 from rewardkit.records.fieldmap import FieldMap
 from rewardkit.records.jsonl import NotJson, describe, parse_json
-from rewardkit.records.names import has_output, is_known, looks_like_row
+from rewardkit.records.names import ID, flat, has_output, is_known, is_output_list, looks_like_row, spelled
 from rewardkit.records.paths import EACH, Path, Step, walk_all
 from rewardkit.records.rows import BadRow, Row
 from rewardkit.records.source import Source
@@ -29,6 +30,7 @@ from rewardkit.records.text import visible
 Outer: TypeAlias = tuple[dict[str, Any], ...]  # the objects around a value, innermost first
 
 _SCALARS = (str, int, float, bool, type(None))
+_OWN = flat(ID[:1] + ID[2:])  # task_id is repeated in each of a task's completions
 
 
 class JsonDocument:
@@ -127,7 +129,7 @@ def _find(document: Any, name: str, completion: Path | None) -> tuple[tuple[Step
         return (EACH,), _at(document, (EACH,))
     if not isinstance(document, dict):
         raise InputError(f"{name} holds {describe(document)}; wanted a list of rows, or an object with rows inside")
-    turned = _columns(document) or _keyed(document)
+    turned = _columns(document) or _keyed(document) or _inner(document)
     if turned is not None:
         return (), ((row, (document,)) for row in turned)
     fits = looks_like_row if completion is None else partial(_has, completion)
@@ -161,7 +163,26 @@ def _keyed(document: dict[str, Any]) -> list[dict[str, Any]] | None:
     lists = [value for value in document.values() if isinstance(value, list)]
     if len(lists) == len(document) > 1 and not has_output(document) and all(_texts(value) for value in lists):
         return [{"id": name, "completions": value} for name, value in document.items()]
+    if len(lists) == len(document) > 1 and not is_known(document) and all(map(_alternatives, lists)):
+        return [{"id": name, "completions": value} for name, value in document.items()]
     return None
+
+
+def _alternatives(value: list[Any]) -> bool:
+    """Whether a list holds completions of one task, as objects that name no task of their own."""
+    return _objects(value) and is_output_list(value) and not any(spelled(item, name) for item in value for name in _OWN)
+
+
+def _inner(document: dict[str, Any]) -> list[dict[str, Any]] | None:
+    """Return the rows by id that one field of a document holds, what else is in it being scalars."""
+    objects = {name: value for name, value in document.items() if isinstance(value, dict) and len(value) > 1}
+    found = []
+    for value in objects.values():
+        inside = {name: item for name, item in value.items() if not isinstance(item, _SCALARS)}
+        turned = _keyed(inside) if len(inside) > 1 else None
+        if turned is not None:
+            found.append(turned)
+    return found[0] if len(found) == 1 else None
 
 
 def _keyed_row(columns: dict[str, Any], key: str, count: int) -> dict[str, Any]:

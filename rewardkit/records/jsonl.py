@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -126,22 +126,44 @@ class JsonLines:
 
     def rows(self, source: Source) -> Iterator[Row | BadRow]:
         """Yield a row or a bad row for each line that is not blank."""
-        number = 0
+        lines = Counted(source.lines())
         try:
-            for number, line in enumerate(source.lines(), 1):
-                try:
-                    value = _fast(line)
-                    if type(value) is dict:
-                        yield Row(number, value)
-                        continue
-                except (msgspec.MsgspecError, RecursionError):
-                    pass
-                if line.isspace():
-                    continue
-                fields = parse_line(line)
-                yield BadRow(number, fields) if isinstance(fields, str) else Row(number, fields)
+            yield from rows_of_lines(lines, 1)
         except Damaged as problem:
-            yield BadRow(number + 1, str(problem).partition(": ")[2])
+            yield BadRow(lines.count + 1, str(problem).partition(": ")[2])
+
+
+class Counted(Iterator[bytes]):
+    """Lines, and how many were given out."""
+
+    def __init__(self, lines: Iterator[bytes]) -> None:
+        self.count = 0
+        self._next = lines.__next__
+
+    def __next__(self) -> bytes:
+        line = self._next()
+        self.count += 1
+        return line
+
+
+def rows_of_lines(lines: Iterable[bytes], first: int) -> Iterator[Row | BadRow]:
+    """Yield a row or a bad row for each line that is not blank; `first` is the number of the first line."""
+    for number, fields in objects_of_lines(lines, first):
+        yield BadRow(number, fields) if isinstance(fields, str) else Row(number, fields)
+
+
+def objects_of_lines(lines: Iterable[bytes], first: int) -> Iterator[tuple[int, dict[str, Any] | str]]:
+    """Yield number and object of each line that is not blank; a text says why there is no object."""
+    for number, line in enumerate(lines, first):
+        try:
+            value = _fast(line)
+            if type(value) is dict:
+                yield number, value
+                continue
+        except (msgspec.MsgspecError, RecursionError):
+            pass
+        if not line.isspace():
+            yield number, parse_line(line)
 
 
 READER = JsonLines()

@@ -82,6 +82,7 @@ def _flat(names: Mapping[str, str], groups: Groups) -> FlatMapper:
     )
     step_name, model_name, error_name = names.get("step"), names.get("model"), names.get("error")
     simple = error_name is None and tokens_name == finish_name == _UNMAPPED
+    bare = simple and label_name == _UNMAPPED
     place = groups.place
 
     def completion_in(fields: dict[str, Any], value: Any) -> Completion:
@@ -103,7 +104,9 @@ def _flat(names: Mapping[str, str], groups: Groups) -> FlatMapper:
         get = fields.get
         value = fields.pop(completion_name, MISSING)
         try:
-            if simple and type(value) is str:
+            if bare and type(value) is str:
+                completion = Completion(value)
+            elif simple and type(value) is str:
                 metadata = {"label": _label(get(label_name))} if label_name in fields else {}
                 completion = Completion(value, None, None, None, None, metadata)
             else:

@@ -1,24 +1,38 @@
-"""From a file to generations: find the format, find the map, stream.
+"""From files to generations: find the format, find the map, stream.
 
 Nothing is lost silently: a line that gives no generation is counted and kept (the first hundred) with its reason.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rewardkit.errors import InputError, MapError, nearest
+from rewardkit.records.encoding import check_encoding
 from rewardkit.records.fieldmap import ROLES, FieldMap
-from rewardkit.records.groups import Groups, named_group_key
-from rewardkit.records.guess import Guess, guess, models_of, show_rows
+from rewardkit.records.groups import Groups, group_key, named_group_key, sample_slot
+from rewardkit.records.guess import Guess, guess, models_of
+from rewardkit.records.inputs import Given, Inputs, find_inputs
+from rewardkit.records.join import Join, JoinedReader, Table, joined_reader
 from rewardkit.records.mapping import FlatMapper, flat_mapper, mapper
 from rewardkit.records.paths import EACH, MISSING, STAR, Path, walk, walk_all
-from rewardkit.records.rows import BadRow, GenerationReader, Locator, Reader, Row, open_records
-from rewardkit.records.source import Source
+from rewardkit.records.rows import (
+    BadRow,
+    GenerationReader,
+    Locator,
+    NotGenerations,
+    Reader,
+    Row,
+    open_records,
+    registered_readers,
+)
+from rewardkit.records.source import HEAD, Source
 from rewardkit.records.text import shorten, visible
+from rewardkit.records.unsure import unsure
 from rewardkit.types import Generation
 
 _PEEK = 100  # rows looked at for guessing
@@ -28,20 +42,24 @@ _KEPT = 100  # bad rows kept with their reason
 
 
 class Records:
-    """The generations of one file, streamed by iterating; iterating again starts again.
+    """The generations of one file or several, streamed by iterating; iterating again starts again.
 
     The counts grow while iterating and are complete at its end.
 
     Attributes:
-        source: The input.
-        format: The reader's name, such as "jsonl"; "" for an empty file.
+        source: The input; the first of several.
+        inputs: All files, what was given, and what was passed over; None where only a part is read.
+        parts: One Records for each file; of a single one, itself.
+        total: The number of rows, where the files say it.
+        notes: What the user may not expect of the input, each in a sentence.
+        format: The reader's name, such as "jsonl"; "" for an empty file. Of several files, the names.
         map: What each field means; empty where the format itself says it.
         guessed: The roles of the map that were guessed; empty (false) when none was.
         columns: The names found in the first rows.
         models: The models met so far.
         rows: Rows that gave generations.
         bad_rows: Lines, or parts of them, that gave none.
-        bad: The first hundred of these, with line and reason.
+        bad: The first hundred of these, with line and reason, and the file where there are several.
         duplicate_ids: Rows whose id was seen before with another prompt or reference: they are kept apart, and
             probably want `--group`.
     """
@@ -63,17 +81,51 @@ class Records:
         self.map = fields if fields is not None else FieldMap()
         self.guessed = guessed
         self.columns = list(columns)
+        self.inputs: Inputs | None = None
+        self.total: int | None = None
+        self.notes: list[str] = []
+        self.joins: list[Join] = []
         self._limit = limit
         self._clear()
+
+    @property
+    def parts(self) -> list[Records]:
+        """The records of each file."""
+        return [self]
+
+    @property
+    def by_task(self) -> bool:
+        """Whether rows of one prompt with other references stay apart: what `Groups` wants to know.
+
+        So it is where the group was guessed, and where the prompt was named as the group.
+        """
+        group = self.map.get("group")
+        return "group" in self.guessed or (group is not None and group == self.map.get("prompt"))
+
+    @property
+    def unjoined(self) -> int:
+        """How many rows have found no partner in the joined files so far."""
+        return sum(join.missing for join in self.joins)
 
     def _clear(self) -> None:
         self.rows = self.bad_rows = self.duplicate_ids = 0
         self.bad: list[BadRow] = []
         self.models: list[str] = []
+        self._taken = 0  # rows that a limit has let through
 
     def __iter__(self) -> Iterator[Generation]:
         self._clear()
+        for join in self.joins:
+            join.found = join.missing = 0
+        return self._generate(Groups(by_task=self.by_task))
+
+    def _generate(self, groups: Groups) -> Iterator[Generation]:
         yield from ()
+
+    def _limited(self, rows: Iterator[Any]) -> Iterator[Any]:
+        for row in itertools.islice(rows, self._limit):
+            self._taken += 1
+            yield row
 
     def describe(self) -> str:
         """Return the map for one line of a terminal, without "guessed"."""
@@ -100,10 +152,13 @@ class _RowRecords(Records):
     _relative: FieldMap
     _given: FieldMap
     _stars: list[str]
+    _prefix: str = ""
 
-    def __iter__(self) -> Iterator[Generation]:
-        self._clear()
-        groups = Groups(by_task="group" in self.guessed)
+    def release(self) -> None:
+        """Let go of the rows that were looked at first, and of the open file; iterating opens it again."""
+        self._first = None
+
+    def _generate(self, groups: Groups) -> Iterator[Generation]:
         flat = flat_mapper(self._relative, groups)
         return self._flat(flat, groups) if flat is not None else self._nested(groups)
 
@@ -151,7 +206,7 @@ class _RowRecords(Records):
         rows, self._first = self._first, None
         if rows is None:
             rows = _open_rows(self._reader, self.source, self._given)[2]
-        return rows if self._limit is None else itertools.islice(rows, self._limit)
+        return rows if self._limit is None else self._limited(rows)
 
 
 class _OwnRecords(Records):
@@ -160,10 +215,9 @@ class _OwnRecords(Records):
     _reader: GenerationReader
     _group: Path | None
 
-    def __iter__(self) -> Iterator[Generation]:
-        self._clear()
-        groups = Groups()
-        for result in itertools.islice(self._reader.generations(self.source), self._limit):
+    def _generate(self, groups: Groups) -> Iterator[Generation]:
+        results = self._reader.generations(self.source)
+        for result in results if self._limit is None else self._limited(results):
             if isinstance(result, BadRow):
                 self._note_bad(result.line, result.why)
                 continue
@@ -171,18 +225,81 @@ class _OwnRecords(Records):
             self._note_model(result.model)
             count = len(result.completions)
             if self._group is not None:
+                if self._group.steps == ("prompt",):
+                    sample = result.sample
+                    key = group_key(result.model, "", sample.step, sample.prompt, sample.reference)
+                    start = groups.start(key, key, count)
+                    yield Generation(sample, result.completions, result.model, start, result.where, key)
+                    continue
                 value = walk(_as_fields(result), self._group.steps)
                 key = (
                     result.key
                     if value is MISSING or value is None
                     else named_group_key(result.model, result.sample.step, value)
                 )
-                start = groups.start(result.model, f"{key:x}", None, key, count)
+                start = groups.start(key, key, count)
                 yield Generation(result.sample, result.completions, result.model, start, result.where, key)
                 continue
-            groups.start(result.model, result.sample.id, result.sample.step, result.key, count)
+            groups.start(sample_slot(result.model, result.sample.id, result.sample.step), result.key, count)
             self.duplicate_ids = groups.duplicate_ids
             yield result
+
+
+class _ManyRecords(Records):
+    """The generations of several files, one after the other; groups may be spread over them."""
+
+    def __init__(self, parts: Sequence[Records], limit: int | None) -> None:
+        self._parts = list(parts)
+        first = parts[0]
+        columns = dict.fromkeys(column for part in parts for column in part.columns)
+        formats = dict.fromkeys(part.format for part in parts)
+        super().__init__(
+            first.source,
+            ", ".join(formats),
+            unit=first.unit,
+            fields=first.map,
+            guessed=first.guessed,
+            columns=list(columns),
+            limit=limit,
+        )
+        self.joins = list(dict.fromkeys(join for part in parts for join in part.joins))
+
+    @property
+    def parts(self) -> list[Records]:
+        """The records of each file."""
+        return self._parts
+
+    @property
+    def by_task(self) -> bool:
+        """Whether the group was guessed for some file."""
+        return any(part.by_task for part in self._parts)
+
+    def _generate(self, groups: Groups) -> Iterator[Generation]:
+        for part in self._parts:
+            part._clear()
+            part._limit = None if self._limit is None else self._limit - self._taken
+            if part._limit is not None and part._limit <= 0:
+                return
+            before = (self.rows, self.bad_rows)
+            for generation in part._generate(groups):
+                self._absorb(part, before)
+                yield generation
+            self._absorb(part, before)
+            self._taken += part._taken
+
+    def _absorb(self, part: Records, before: tuple[int, int]) -> None:
+        """Take over the counts of a part, before which the counts were `before`."""
+        new = before[1] + part.bad_rows - self.bad_rows
+        self.rows, self.bad_rows = before[0] + part.rows, before[1] + part.bad_rows
+        # A part that is no `_RowRecords` or `_OwnRecords` counts nothing twice: the groups are shared.
+        self.duplicate_ids = max(self.duplicate_ids, part.duplicate_ids)
+        if new:
+            at = len(part.bad) - min(new, len(part.bad))
+            named = [BadRow(bad.line, bad.why, part.source.name) for bad in part.bad[at:]]
+            self.bad += named[: _KEPT - len(self.bad)]
+        if len(part.models) and not set(part.models).issubset(self.models):
+            for model in part.models:
+                self._note_model(model)
 
 
 def _as_fields(generation: Generation) -> dict[str, Any]:
@@ -192,7 +309,7 @@ def _as_fields(generation: Generation) -> dict[str, Any]:
 
 
 def read_generations(
-    path: str | os.PathLike[str] | Source,
+    path: Given | Sequence[Given] | Inputs,
     *,
     field_map: FieldMap | None = None,
     readers: Mapping[str, Reader] | None = None,
@@ -200,43 +317,276 @@ def read_generations(
     group: str | None = None,
     spool: str | os.PathLike[str] | None = None,
     allow_empty: bool = False,
+    join: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
 ) -> Records:
-    """Open a file of saved generations; nothing but its first rows is read before iterating.
+    """Open files of saved generations; nothing but their first rows is read before iterating.
 
     Args:
-        path: A file, "-" for standard input, or a Source.
+        path: A file, a glob, a folder, a zip archive, "-" for standard input, a Source, several of these, or what
+            `find_inputs` made of them.
         field_map: What is known of the fields; the rest is guessed.
-        readers: Formats by name; rewardkit's own when not given.
+        readers: Formats by name; when not given, rewardkit's own and those of installed plugins.
         limit: Read at most this many rows, bad ones included.
         group: The field that names the group (or a role, such as "prompt").
         spool: Where standard input is copied.
         allow_empty: Return no generations for a file without rows, where otherwise an error is raised.
+        join: Files whose columns are added to the rows of the same id: paths, `FILE:column`, or
+            `FILE:column=column of the rows`. They are held in memory.
 
     Raises:
         InputError: No such file, not a format that is known, or no rows in it.
-        MapError: A path that no row has, paths that do not fit, or a guess that is not sure.
+        MapError: A path that no row has, paths that do not fit, or a guess that is not sure; or nothing to join by.
     """
-    source = path if isinstance(path, Source) else Source(path, spool=spool)
+    if readers is None:
+        readers = registered_readers()
+    inputs = path if isinstance(path, Inputs) else find_inputs(path, readers=readers, spool=spool)
     given = field_map or FieldMap()
     if group is not None:
         given = FieldMap({"group": Path.parse(group)}).over(given)
-    if not source.head(4096).strip() and not any(line.strip() for line in source.lines()):
-        if allow_empty:
-            return Records(source)
-        raise InputError(f"{source.name} is empty: 0 rows; --allow-empty accepts that")
-    name, reader = open_records(source, readers)
-    if isinstance(reader, GenerationReader) and not set(given) - {"group"}:
-        own = _OwnRecords(source, name, unit=getattr(reader, "unit", "line"), limit=limit)
-        own._reader, own._group = reader, given.get("group")
-        first = next((g for g in reader.generations(source) if isinstance(g, Generation)), None)
-        if first is not None:
-            own.columns = list(_as_fields(first))
-            if own._group is not None and walk(_as_fields(first), own._group.steps) is MISSING:
+    wanted = [join] if isinstance(join, (str, os.PathLike)) else list(join)
+    opener = _Opener(given, readers, limit, allow_empty, [Table(os.fspath(one), readers) for one in wanted])
+    sources = inputs.sources
+    records = opener.open(sources[0]) if len(sources) == 1 else _open_several(opener, inputs)
+    _check_joins(records)
+    records.inputs = inputs
+    records.notes = [*inputs.notes(), *opener.notes, *(one.describe() for one in records.joins)]
+    if limit is not None and records.total is not None:
+        records.total = min(limit, records.total)
+    return records
+
+
+def _check_joins(records: Records) -> None:
+    """Raise MapError when no row at all finds a partner; that none of the first does may be chance."""
+    for join in records.joins:
+        if not join.matches:
+            with contextlib.closing(_iterated(records)) as stream:
+                while not join.found and next(stream, None) is not None:
+                    pass
+            if not join.found:
+                raise MapError(join.no_match(records.source.name))
+
+
+def _iterated(records: Records) -> Generator[Generation]:
+    yield from records
+
+
+def _open_several(opener: _Opener, inputs: Inputs) -> Records:
+    parts: list[Records] = []
+    for source in inputs.sources:
+        try:
+            part = opener.open(source, parts[0] if parts else None)
+        except _Empty:
+            inputs.passed.append((source.name, "0 rows"))
+            continue
+        except (_NoCompletion, NotGenerations) as problem:
+            if not inputs.found:
+                raise
+            lone = isinstance(problem, _NoCompletion)
+            inputs.passed.append((source.name, "one JSON object without a completion" if lone else "no generations"))
+            continue
+        except InputError as problem:
+            if not inputs.found:
+                raise
+            hint = f"it was found in {inputs.text}; to leave it out, name the other files or give a glob"
+            problem.args = (f"{problem}\n  {hint}", *problem.args[1:])
+            raise
+        if isinstance(part, _RowRecords):
+            part.release()  # not a hundred rows and an open file for each of many
+        parts.append(part)
+    if not parts:
+        if opener.allow_empty:
+            return Records(inputs.sources[0])
+        names = ", ".join(name for name, _ in inputs.passed[-5:])
+        raise InputError(f"{inputs.text}: no generations in {names}; --allow-empty accepts that")
+    opener.note_maps(parts)
+    many = _ManyRecords(parts, opener.limit)
+    counts = [part.total for part in parts]
+    many.total = None if None in counts else sum(count for count in counts if count is not None)
+    return many
+
+
+class _Empty(InputError):
+    """A file without rows."""
+
+
+class _NoCompletion(MapError):
+    """One JSON object in which nothing looks like a completion: figures or settings, most likely."""
+
+
+class _Opener:
+    """Opens one file after the other, all with the same options."""
+
+    def __init__(
+        self,
+        given: FieldMap,
+        readers: Mapping[str, Reader],
+        limit: int | None,
+        allow_empty: bool,
+        tables: Sequence[Table],
+    ) -> None:
+        self.given = given
+        self.readers = readers
+        self.limit = limit
+        self.allow_empty = allow_empty
+        self.tables = tables
+        self.joins: list[Join] = []
+        self.notes: list[str] = []
+
+    def open(self, source: Source, like: Records | None = None) -> Records:
+        """Return a file's records; `like` are those of the first of several, whose map is taken where it fits."""
+        if not source.head(4096).strip() and not any(line.strip() for line in source.lines()):
+            if self.allow_empty and like is None:
+                return Records(source)
+            raise _Empty(f"{source.name} is empty: 0 rows; --allow-empty accepts that")
+        name, reader = open_records(source, self.readers)
+        if b"\x00" not in source.head(4096) or name in _TEXT:
+            check_encoding(source, HEAD)
+        if isinstance(reader, GenerationReader) and not set(self.given) - {"group"}:
+            records = self._open_own(source, name, reader)
+        else:
+            records = self._open_mapped(source, name, reader, like)
+        records.total = _count(reader, source)
+        notes = getattr(reader, "notes", None)
+        self.notes += [] if notes is None else [note for note in notes(source) if note not in self.notes]
+        return records
+
+    def note_maps(self, parts: Sequence[Records]) -> None:
+        """Say which files are understood otherwise than the first."""
+        usual = parts[0].describe()
+        for part in parts[1:]:
+            if part.describe() != usual:
+                self.notes.append(f"{part.source.name} is read as {part.describe() or part.format}")
+
+    def _open_own(self, source: Source, name: str, reader: Any) -> Records:
+        own = _OwnRecords(source, name, unit=getattr(reader, "unit", "line"), limit=self.limit)
+        own._group = self.given.get("group")
+        some = list(itertools.islice(_good_of(reader.generations(source)), _PEEK if self.tables else 1))
+        if some:
+            own.columns = list(dict.fromkeys(column for one in some for column in _as_fields(one)))
+            own.joins = self._bound(source, [_as_fields(one) for one in some], own.columns)
+            own.columns += [c for one in own.joins for c in one.table.columns if c not in own.columns]
+        own._reader = joined_reader(reader, own.joins)  # type: ignore[assignment]
+        if some:
+            if own._group is not None and walk(_as_fields(some[0]), own._group.steps) is MISSING:
                 raise MapError(_absent(source, "group", own._group, 1, own.columns))
-        elif not allow_empty:
-            raise InputError(_no_rows(source, list(itertools.islice(_bad_of(reader.generations(source)), 3)), "line"))
+        elif not self.allow_empty:
+            bad = list(itertools.islice(_bad_of(reader.generations(source)), 3))
+            raise (InputError if bad else _Empty)(_no_rows(source, bad, own.unit))
         return own
-    return _open_mapped(source, name, reader, given, limit, allow_empty)
+
+    def _bound(self, source: Source, rows: list[dict[str, Any]], columns: list[str]) -> list[Join]:
+        """Return the joins for rows that begin like these. The first file decides by which columns."""
+        if self.joins and all(join.ours.steps[0] in columns for join in self.joins):
+            return self.joins
+        joins = [table.bind(rows, columns, source.name) for table in self.tables]
+        self.joins = self.joins or joins
+        return joins
+
+    def _open_mapped(self, source: Source, name: str, reader: Reader, like: Records | None) -> Records:
+        unit = getattr(reader, "unit", "line")
+        relative, prefix, rows = _open_rows(reader, source, self.given)
+        seen, peek, bad = _peek(rows)
+        if any(one.why.startswith("not UTF-8") for one in bad):
+            check_encoding(source, 64 * HEAD)
+        if not peek:
+            if bad or not self.allow_empty or like is not None:
+                raise (InputError if bad else _Empty)(_no_rows(source, bad, unit))
+            return Records(source, name, unit=unit, limit=self.limit)
+        columns = list(dict.fromkeys(column for row in peek for column in row.fields))
+        relative = FieldMap({role: _literal(path, columns) for role, path in relative.items()})
+        joins: list[Join] = []
+        if self.tables:
+            own = self._own_completion(peek, relative, unit)
+            joins = self._bound(source, [row.fields for row in peek], columns)
+            for row in peek:
+                for join in joins:
+                    join.add(row.fields)
+            columns = list(dict.fromkeys(column for row in peek for column in row.fields))
+            relative = FieldMap({role: _literal(path, columns) for role, path in relative.items()}).over(own)
+        looked = [*peek, *_partners(joins, peek)]
+        filled = self._filled(reader, looked, relative, unit, like, (name, prefix, columns))
+        if not filled.sure:
+            problem = unsure(source.name, filled, peek, unit)
+            if name == "json" and len(peek) == 1 and not filled.candidates.get("completion"):
+                raise _NoCompletion(str(problem))
+            raise problem
+        self.notes += [note for note in filled.notes if note not in self.notes]
+        fields = _checked(source, filled.map, self.given, looked, columns)
+        records = _RowRecords(
+            source,
+            name,
+            unit=unit,
+            fields=_shown(fields, prefix),
+            guessed=filled.guessed,
+            columns=columns,
+            limit=self.limit,
+        )
+        records.joins = joins
+        records._reader, records._relative, records._given = joined_reader(reader, joins), fields, self.given
+        records._prefix = prefix
+        records._stars = models_of(peek, fields["completion"])
+        _try(source, records, peek)
+        every = itertools.chain(seen, rows)
+        # The first rows have their columns by now; what is counted is counted while iterating.
+        records._first = JoinedReader(reader, joins).joined(every) if joins else every
+        return records
+
+    @staticmethod
+    def _own_completion(peek: list[Row], relative: FieldMap, unit: str) -> FieldMap:
+        """Return the completion as the rows alone have it: a joined file holds none, however it names its columns."""
+        if "completion" in relative:
+            return FieldMap()
+        found = guess(peek, relative, unit)
+        path = found.map.get("completion")
+        return (
+            FieldMap({"completion": path}) if path is not None and "completion" not in found.candidates else FieldMap()
+        )
+
+    @staticmethod
+    def _filled(
+        reader: Reader,
+        peek: list[Row],
+        relative: FieldMap,
+        unit: str,
+        like: Records | None,
+        looks: tuple[str, str, list[str]],
+    ) -> Guess:
+        fixed = getattr(reader, "map", None)
+        if fixed is not None:
+            return Guess(relative.over(fixed), ())
+        name, prefix, columns = looks
+        alike = isinstance(like, _RowRecords) and like.format == name and like._prefix == prefix
+        if alike and isinstance(like, _RowRecords) and set(like.columns) == set(columns):
+            return Guess(like._relative, like.guessed)
+        filled = guess(peek, relative, unit)
+        if not filled.sure and alike and isinstance(like, _RowRecords):
+            completion = like._relative["completion"]
+            if completion is not None and all(
+                path is None or _somewhere(peek, path, completion) for path in like._relative.values()
+            ):
+                return Guess(like._relative, like.guessed)
+        return filled
+
+
+_TEXT = frozenset({"jsonl", "json", "csv"})
+
+
+def _partners(joins: Sequence[Join], peek: Sequence[Row]) -> list[Row]:
+    """Return a row as it will be once it finds its partner, for tables that none of the first rows is in."""
+    return [
+        Row(peek[0].line, {**join.table.rows[0].fields, **peek[0].fields}, peek[0].outer)
+        for join in joins
+        if not join.matches
+    ]
+
+
+def _count(reader: Reader, source: Source) -> int | None:
+    count = getattr(reader, "count", None)
+    return None if count is None else int(count(source))
+
+
+def _good_of(results: Iterable[Any]) -> Iterator[Generation]:
+    return (result for result in results if isinstance(result, Generation))
 
 
 def _bad_of(results: Iterable[Any]) -> Iterator[BadRow]:
@@ -247,39 +597,6 @@ def _open_rows(reader: Reader, source: Source, given: FieldMap) -> tuple[FieldMa
     if isinstance(reader, Locator):
         return reader.locate(source, given)
     return given, "", reader.rows(source)
-
-
-def _open_mapped(
-    source: Source, name: str, reader: Reader, given: FieldMap, limit: int | None, allow_empty: bool
-) -> Records:
-    unit = getattr(reader, "unit", "line")
-    relative, prefix, rows = _open_rows(reader, source, given)
-    seen, peek, bad = _peek(rows)
-    if not peek:
-        if bad or not allow_empty:
-            raise InputError(_no_rows(source, bad, unit))
-        return Records(source, name, unit=unit, limit=limit)
-    columns = list(dict.fromkeys(column for row in peek for column in row.fields))
-    relative = FieldMap({role: _literal(path, columns) for role, path in relative.items()})
-    fixed = getattr(reader, "map", None)
-    filled = Guess(relative.over(fixed), ()) if fixed is not None else guess(peek, relative, unit)
-    if not filled.sure:
-        raise MapError(_unsure(source, filled, peek, columns, unit))
-    fields = _checked(source, filled.map, given, peek, columns)
-    records = _RowRecords(
-        source,
-        name,
-        unit=unit,
-        fields=_shown(fields, prefix),
-        guessed=filled.guessed,
-        columns=columns,
-        limit=limit,
-    )
-    records._reader, records._relative, records._given = reader, fields, given
-    records._stars = models_of(peek, fields["completion"])
-    _try(source, records, peek)
-    records._first = itertools.chain(seen, rows)
-    return records
 
 
 def _peek(rows: Iterator[Row | BadRow]) -> tuple[list[Row | BadRow], list[Row], list[BadRow]]:
@@ -402,19 +719,3 @@ def _no_rows(source: Source, bad: list[BadRow], unit: str) -> str:
         return f"{source.name} has 0 rows; --allow-empty accepts that"
     first = "; ".join(f"{unit} {row.line}: {row.why}" for row in bad[:3])
     return f"{source.name}: no row can be read ({first})"
-
-
-def _unsure(source: Source, filled: Guess, peek: list[Row], columns: list[str], unit: str) -> str:
-    why = "; ".join(filled.why)
-    example = []
-    for role, paths in filled.candidates.items():
-        example.append(f"{role}={paths[0]}" if paths else f"{role}=FIELD")
-    return "\n".join(
-        [
-            f"{source.name}: which field means what is not clear: {why}",
-            f"  fields: {_listing(columns)}",
-            *(f"  {role}: {' or '.join(map(visible, paths))}" for role, paths in filled.candidates.items() if paths),
-            show_rows(peek, unit),
-            f"  say which, for example: --map {','.join(example)}",
-        ]
-    )

@@ -11,6 +11,7 @@ import gzip
 import hashlib
 import io
 import os
+import shlex
 import shutil
 import stat
 import sys
@@ -36,6 +37,8 @@ _OTHER_BOMS = {
     b"\xff\xfe": "UTF-16",
     b"\xfe\xff": "UTF-16",
 }
+# Formats in which line ends mean nothing: parquet, Arrow files and streams, zip archives.
+_NO_LINES = (b"PAR1", b"PARE", b"ARRO", b"\xff\xff\xff\xff", b"PK\x03\x04")
 _COMPRESSED = (".gz", ".zst", ".zstd")
 
 
@@ -73,7 +76,7 @@ class Source:
         spool: Where standard input or a pipe is copied; a temporary file when not given.
 
     Raises:
-        InputError: No such file, a directory, or not readable.
+        InputError: No such file, a folder (`find_inputs` says which files to read in one), or not readable.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, spool: str | os.PathLike[str] | None = None) -> None:
@@ -90,7 +93,9 @@ class Source:
         try:
             mode = self.path.stat().st_mode
             if stat.S_ISDIR(mode):
-                raise InputError(f"{path_text(self.given)} is a directory; give one file{_example_in(self.path)}")
+                raise InputError(
+                    f"{path_text(self.given)} is a folder, where one file is wanted{_example_in(self.path)}"
+                )
             if not stat.S_ISREG(mode):
                 self.name = path_text(self.given)  # the last part of /dev/null or /dev/fd/63 says nothing
                 with self.path.open("rb") as pipe:
@@ -123,9 +128,9 @@ class Source:
     def identity(self) -> Identity:
         """Return path, size, SHA-256 and number of lines of the stored bytes; reads the file once."""
         digest, size, lines, last = hashlib.sha256(), 0, 0, b"\n"
-        with self.path.open("rb") as file:
-            compressed = _is_gzip(start := file.read(4)) or _is_zstd(start)
-            file.seek(0)
+        with self._raw() as file:
+            start = file.peek(4)[:4]
+            compressed = _is_gzip(start) or _is_zstd(start) or start in _NO_LINES
             while piece := file.read(_BUFFER):
                 digest.update(piece)
                 size += len(piece)
@@ -134,6 +139,46 @@ class Source:
         lines += last != b"\n"
         return Identity(self.given, size, digest.hexdigest(), None if compressed else lines)
 
+    def _raw(self) -> io.BufferedReader:
+        """Return the bytes as stored."""
+        return cast("io.BufferedReader", self.path.open("rb", buffering=_BUFFER))
+
+    def shell_text(self) -> str:
+        """Return the beginning of a shell's command that gives the decompressed bytes to the next one."""
+        with self._raw() as file:
+            start = file.peek(4)[:4]
+        tool = "gzip -dc" if _is_gzip(start) else "zstd -dc" if _is_zstd(start) else "cat"
+        return f"{tool} {shlex.quote(path_text(self.given))} | "
+
+    def conversion(self, encoding: str) -> str:
+        """Return what to do about a text in another encoding."""
+        new = shlex.quote(f"utf8-{self.plain_name}")
+        return f"convert it: {self.shell_text()}iconv -f {encoding} -t UTF-8 > {new}"
+
+    def open_seekable(self) -> BinaryIO:
+        """Return the decompressed bytes as a file in which one can go back; the caller closes it.
+
+        Compressed data is copied to a temporary file without a name.
+
+        Raises:
+            Damaged: Compressed data ends too early or is broken.
+        """
+        raw = self._raw()
+        start = raw.peek(4)[:4]
+        if raw.seekable() and not _is_gzip(start) and not _is_zstd(start):
+            return cast("BinaryIO", raw)
+        copy = cast("BinaryIO", tempfile.TemporaryFile(prefix="rewardkit-"))  # noqa: SIM115
+        try:
+            with self._decompressed(raw) as stream:
+                shutil.copyfileobj(stream, copy, _BUFFER)
+        except BaseException as problem:
+            copy.close()
+            if isinstance(problem, (EOFError, OSError, zlib.error)):
+                raise Damaged(f"{self.name}: data is damaged or cut off: {problem}") from None
+            raise
+        copy.seek(0)
+        return copy
+
     def open(self) -> BinaryIO:
         """Return the decompressed bytes after any byte-order mark; the caller closes it.
 
@@ -141,8 +186,7 @@ class Source:
             InputError: The text is UTF-16 or UTF-32.
             Damaged: Compressed data is broken from the start.
         """
-        raw = self.path.open("rb", buffering=_BUFFER)
-        stream = self._decompressed(raw)
+        stream = self._decompressed(self._raw())
         try:
             start = stream.peek(4)[:4]
         except (EOFError, OSError, zlib.error) as problem:
@@ -153,10 +197,7 @@ class Source:
         for mark, encoding in _OTHER_BOMS.items():
             if start.startswith(mark):
                 stream.close()
-                raise InputError(
-                    f"{self.name} is {encoding}, and rewardkit reads UTF-8; "
-                    f"convert it: iconv -f {encoding} -t UTF-8 {self.name} > utf8-{self.name}"
-                )
+                raise InputError(f"{self.name} is {encoding}, and rewardkit reads UTF-8; {self.conversion(encoding)}")
         return cast("BinaryIO", stream)
 
     @staticmethod

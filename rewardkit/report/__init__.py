@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from rewardkit.report.summary import Summary, notices
+from rewardkit.report.notices import notices, warnings
+from rewardkit.report.summary import Summary
 
-__all__ = ["Summary", "notices"]
+__all__ = ["Summary", "notices", "warnings"]

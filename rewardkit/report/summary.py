@@ -1,8 +1,11 @@
-"""Sum up scores as they stream by: the `models` part of `summary.json`, and what in it deserves a look.
+"""Sum up scores as they stream by: the `models` part of `summary.json`.
 
-No text is kept. A score costs one byte while its reward has at most 255 different values, eight bytes after that; a
-generation costs twelve bytes, which hold the identity of its group. Groups are put together only when the result is
-asked for, so a group may come in pieces and in any order, and the result is the same to the last bit.
+No text is kept, but for the ids of some groups. A score costs one byte while its reward has few different values,
+eight bytes after that; a completion four bytes for its length; a piece of a group twelve, which hold the identity of
+the group. Groups are put together only when the result is asked for, so a group may come in pieces and in any order,
+and the result is the same to the last bit. Quantiles of times are estimates, and alone depend on the order.
+
+A summary may be made in pieces, in several processes too: `state` of one goes into `absorb` of another.
 """
 
 from __future__ import annotations
@@ -10,15 +13,17 @@ from __future__ import annotations
 import math
 from array import array
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from itertools import accumulate
+from functools import lru_cache
+from itertools import accumulate, compress
+from operator import add, mul
 from typing import Any
 
+from rewardkit.report.column import UNSCORED, Column, Tally
+from rewardkit.report.notices import notices, warnings
 from rewardkit.stats import (
     Interval,
-    Reservoir,
-    alike,
     expected_dead_share,
     group_spread,
     interval_over_problems,
@@ -27,142 +32,24 @@ from rewardkit.stats import (
     multiplicities,
     pass_ks,
 )
-from rewardkit.types import MACHINE_REASONS, REFERENCE_REASONS, Completion, Generation, Score
+from rewardkit.types import Completion, Generation, Score
 
-UNSCORED = 255  # the code of a completion without a value; NaN once values are held as doubles
-NAN = math.nan
+__all__ = ["NAMED", "SIZES", "Summary", "notices", "warnings"]
+
 SIZES = (4, 8, 16)
 """Group sizes for which the share of groups without spread is forecast."""
 
-MAX_NOTICES = 5
+NAMED = 2048
+"""Of so many groups of a model (those with the least keys, which are hashes) the id is kept, to name unsolved ones."""
 
+SHOWN_IDS = 5
+MIN_TRIES = 4
+"""A problem counts as never solved from this many scored completions on."""
 
-class Column:
-    """The scores of one reward, or of one part of it, in order of arrival."""
-
-    def __init__(self) -> None:
-        self.abstained = 0
-        self.errors = 0
-        self.reasons: dict[str, int] = {}
-        self.table: list[float] = []
-        self.places: dict[float, int] = {}
-        self.codes = array("B")
-        self.values: array[float] | None = None
-        self.seconds = Reservoir()
-        self.parts: dict[str, Column] = {}
-        self.weight: float | None = None
-        self.weights_differ = False
-        self.agree = 0
-        self.labelled = 0
-
-    def add(self, scores: Iterable[Score]) -> None:
-        """Take in the scores of some completions."""
-        place = self.places.get
-        for score in scores:
-            value = score.value
-            if score.reason is not None:
-                self.reasons[score.reason] = self.reasons.get(score.reason, 0) + 1
-            if value is None:
-                self._add_unscored(score.state == "error")
-            elif self.values is not None:
-                self.values.append(value + 0.0)
-            else:
-                code = place(value, UNSCORED)
-                if code == UNSCORED:
-                    self._add_new(value + 0.0)  # + 0.0 turns -0.0 into 0.0
-                else:
-                    self.codes.append(code)
-            if score.seconds is not None:
-                self.seconds.add(score.seconds)
-            for part in score.parts:
-                self._part(part).add((part,))
-
-    def _add_unscored(self, is_error: bool) -> None:
-        if is_error:
-            self.errors += 1
-        else:
-            self.abstained += 1
-        if self.values is None:
-            self.codes.append(UNSCORED)
-        else:
-            self.values.append(NAN)
-
-    def _add_new(self, value: float) -> None:
-        if len(self.table) < UNSCORED:
-            self.places[value] = len(self.table)
-            self.codes.append(len(self.table))
-            self.table.append(value)
-            return
-        decoded = [*self.table, NAN]
-        self.values = array("d", map(decoded.__getitem__, self.codes))
-        self.values.append(value)
-        self.codes = array("B")
-
-    def _part(self, part: Score) -> Column:
-        column = self.parts.get(part.name)
-        if column is None:
-            column = self.parts[part.name] = Column()
-            column.weight = part.weight
-        elif column.weight != part.weight:
-            column.weights_differ = True
-        return column
-
-    @property
-    def n(self) -> int:
-        """How many completions, scored or not."""
-        return len(self.codes) if self.values is None else len(self.values)
-
-    @property
-    def scored(self) -> int:
-        """How many completions have a value."""
-        return self.n - self.abstained - self.errors
-
-    @property
-    def data(self) -> array[Any]:
-        """The codes or the values, one a completion."""
-        return self.codes if self.values is None else self.values
-
-    def decode(self, codes: bytes) -> list[float]:
-        """Return the scored values among codes."""
-        table = self.table
-        return [table[code] for code in codes if code != UNSCORED]
-
-    def tally(self) -> dict[float, int] | list[float]:
-        """Return all scored values: counted while few differ, as a list after that."""
-        if self.values is not None:
-            return [value for value in self.values if value == value]
-        counts = Counter(self.codes)
-        return {self.table[code]: counts[code] for code in range(len(self.table))}
-
-    @property
-    def least(self) -> float | None:
-        """The least scored value."""
-        return min(self.table if self.values is None else self.tally(), default=None)
-
-    @property
-    def most(self) -> float | None:
-        """The greatest scored value."""
-        return max(self.table if self.values is None else self.tally(), default=None)
-
-    def is_binary(self) -> bool:
-        """Whether there are scored values, and all are 0 or 1."""
-        return self.values is None and bool(self.table) and all(value in (0.0, 1.0) for value in self.table)
-
-    def graded(self) -> bool:
-        """Whether all scored values lie in [0, 1], so that 0 is a fail and 1 a pass."""
-        low, high = self.least, self.most
-        return low is None or high is None or (low >= 0.0 and high <= 1.0)
-
-    def judges(self) -> bool:
-        """Whether 0 and 1 are the ends of its values, so that these can be compared with a label."""
-        return self.least in (0.0, 1.0) and self.most in (0.0, 1.0)
-
-    def compare(self, scores: Sequence[Score], labels: Sequence[float | None]) -> None:
-        """Count where a 0-or-1 score equals the label that the source gave."""
-        for score, label in zip(scores, labels, strict=True):
-            if label is not None and score.value in (0.0, 1.0):
-                self.labelled += 1
-                self.agree += score.value == label
+_KEYS = 1 << 64
+_MAX_ID = 100  # characters; a longer id is not kept
+_NO_LABEL = 2
+_BATCH = 512  # completions whose scores wait
 
 
 class Summary:
@@ -188,25 +75,47 @@ class Summary:
         """
         model = self._models.get(generation.model)
         if model is None:
-            model = self._models[generation.model] = _Model(self.reward_names)
+            model = self._open(generation.model)
         completions = generation.completions
         size = len(completions)
         for reward in self.reward_names:
             if len(scores[reward]) != size:
-                where = f"{generation.where}: " if generation.where else ""
-                raise ValueError(f"{where}{reward} has {len(scores[reward])} scores for {size} completions")
-        if not size:
-            return
-        model.begin(generation.key, size)
-        labels = None
-        for completion in completions:
-            if completion.metadata and "label" in completion.metadata:
-                labels = [_label(completion) for completion in completions]
-                break
-        for reward, column in model.columns.items():
-            column.add(scores[reward])
-            if labels and reward not in self._labels:
-                column.compare(scores[reward], labels)
+                raise ValueError(self._unequal(generation, scores))
+        if size:
+            model.begin(generation.key, generation.sample.id, completions)
+            for reward, wait in model.waiting:
+                wait(scores[reward])
+            if len(model.characters) >= model.due:
+                model.settle()
+
+    def _open(self, name: str | None) -> _Model:
+        model = self._models[name] = _Model(self.reward_names)
+        return model
+
+    def _unequal(self, generation: Generation, scores: Mapping[str, Sequence[Score]]) -> str:
+        size = len(generation.completions)
+        reward = next(reward for reward in self.reward_names if len(scores[reward]) != size)
+        where = f"{generation.where}: " if generation.where else ""
+        return f"{where}{reward} has {len(scores[reward])} scores for {size} completions"
+
+    def state(self) -> dict[str, Any]:
+        """Return all of it as numbers, texts, bytes, lists and dicts (of this machine's byte order), for `absorb`."""
+        return {"models": [[name, model.state()] for name, model in self._models.items()]}
+
+    def absorb(self, state: Mapping[str, Any]) -> None:
+        """Take in the `state` of another summary of the same rewards.
+
+        It is as if the other's generations had been added after the own ones: the figures are the same to the last
+        bit, but for quantiles of times where more were measured than are kept.
+
+        Raises:
+            ValueError: It is of other rewards.
+        """
+        for name, held in state["models"]:
+            if list(held["columns"]) != list(self.reward_names):
+                theirs, ours = ", ".join(held["columns"]), ", ".join(self.reward_names)
+                raise ValueError(f"a summary of {ours} cannot take in one of {theirs}")
+            (self._models.get(name) or self._open(name)).absorb(held)
 
     def to_dict(self) -> dict[str, Any]:
         """Return {model: figures}, the value of `models` in `summary.json`: finite numbers, and None for n/a.
@@ -214,7 +123,7 @@ class Summary:
         Completions without a model are under "default", or under a name like it that no model has.
         """
         nameless = _free_name(self._models)
-        return {nameless if name is None else name: model.to_dict() for name, model in self._models.items()}
+        return {nameless if name is None else name: model.to_dict(self._labels) for name, model in self._models.items()}
 
 
 def _free_name(taken: Collection[str | None]) -> str:
@@ -224,82 +133,371 @@ def _free_name(taken: Collection[str | None]) -> str:
     return name
 
 
-def _label(completion: Completion) -> float | None:
-    label = completion.metadata.get("label")
-    return float(label) if isinstance(label, (bool, int, float)) and label in (0, 1) else None
-
-
 class _Model:
     """One model's columns, and which group each piece of them belongs to."""
 
     def __init__(self, reward_names: Sequence[str]) -> None:
         self.columns = {name: Column() for name in reward_names}
-        self.keys = array("Q")
+        # Scores wait to be looked at many at a time, which is cheaper than a call for each.
+        self.waiting = [(name, column.waiting.extend) for name, column in self.columns.items()]
+        self.due = _BATCH
+        self.keys = array("Q")  # 0: a group of its own
         self.lengths = array("I")
+        self.characters = array("I")
+        self.labels = bytearray()  # 0, 1 or _NO_LABEL for each completion; empty while there are none
+        self.finished = self.cut = 0
+        self.names = _Names()
+        self._last = 0  # key and id of the piece that came last
+        self._last_id: str | int = ""
 
-    def begin(self, key: int, size: int) -> None:
-        """Open a piece of a group. A key of 0 gets one of its own."""
-        self.keys.append(key % (1 << 64) if key else len(self.keys) + 1)
-        self.lengths.append(size)
+    def begin(self, key: int, id: str | int, completions: Sequence[Completion]) -> None:
+        """Take in the completions of a group, or of a piece of one."""
+        if key and key == self._last:
+            self.lengths[-1] += len(completions)
+            if id != self._last_id:
+                self._name(key % _KEYS, id)
+        else:
+            self.keys.append(key % _KEYS)
+            self.lengths.append(len(completions))
+            self._last = key
+            if key and key < self.names.bound:
+                self._name(key % _KEYS, id)
+        add_length, labels = self.characters.append, self.labels
+        for completion in completions:
+            add_length(len(completion.text))
+            if completion.metadata and "label" in completion.metadata:
+                self._add_label(completion.metadata["label"])
+            elif labels:
+                labels.append(_NO_LABEL)
+            if reason := completion.finish_reason:
+                self.finished += 1
+                self.cut += type(reason) is str and was_cut(reason)
 
-    def to_dict(self) -> dict[str, Any]:
-        groups = _Groups(self.keys, self.lengths)
-        columns = self.columns
-        spreads = {name: _Spread(groups.contents(column)) for name, column in columns.items()}
-        compared = {
-            name: {"agree": column.agree, "n": column.labelled}
-            for name, column in columns.items()
-            if column.labelled and column.judges()
-        }
+    def settle(self) -> None:
+        """Let the columns look at the scores that wait."""
+        for column in self.columns.values():
+            column.settle()
+        self.due = len(self.characters) + _BATCH
+
+    def _name(self, key: int, id: str | int) -> None:
+        self._last_id = id
+        if key < self.names.bound:
+            self.names.add(key, id)
+
+    def _add_label(self, label: object) -> None:
+        if not self.labels:
+            self.labels += bytes((_NO_LABEL,)) * (len(self.characters) - 1)
+        known = isinstance(label, (bool, int, float)) and label in (0, 1)
+        self.labels.append(int(label) if known else _NO_LABEL)  # type: ignore[call-overload]
+
+    def state(self) -> dict[str, Any]:
+        self.settle()
         return {
-            "completions": sum(self.lengths),
-            "rewards": {name: _reward(column, spreads[name]) for name, column in columns.items()},
-            "pass_at_k": {name: spreads[name].pass_at_k() for name, column in columns.items() if column.is_binary()},
+            "keys": self.keys.tobytes(),
+            "lengths": self.lengths.tobytes(),
+            "characters": self.characters.tobytes(),
+            "labels": bytes(self.labels),
+            "finished": [self.finished, self.cut],
+            "names": self.names.state(),
+            "columns": {name: column.state() for name, column in self.columns.items()},
+        }
+
+    def absorb(self, state: Mapping[str, Any]) -> None:
+        self.settle()
+        before = len(self.characters)
+        self._last = 0
+        self.keys.frombytes(state["keys"])
+        self.lengths.frombytes(state["lengths"])
+        self.characters.frombytes(state["characters"])
+        if state["labels"] or self.labels:
+            none = bytes((_NO_LABEL,))
+            self.labels += none * (before - len(self.labels))
+            self.labels += state["labels"] or none * (len(self.characters) - before)
+        self.finished += state["finished"][0]
+        self.cut += state["finished"][1]
+        self.names.absorb(state["names"])
+        for name, column in self.columns.items():
+            column.absorb(state["columns"][name])
+        self.due = len(self.characters) + _BATCH
+
+    def to_dict(self, labels: Collection[str]) -> dict[str, Any]:
+        self.settle()
+        groups = _Groups(self.keys, self.lengths, self.names)
+        found = {name: _Figures(column, groups) for name, column in self.columns.items()}
+        compared = {}
+        if self.labels.count(0) + self.labels.count(1):
+            published = bytes(self.labels)
+            compared = {
+                name: figures.agreement(published, groups)
+                for name, figures in found.items()
+                if name not in labels and figures.tally.judges()
+            }
+        return {
+            "completions": len(self.characters),
+            "rewards": {name: figures.reward() for name, figures in found.items()},
+            "pass_at_k": {name: figures.spread.pass_at_k() for name, figures in found.items() if figures.binary},
             "groups": {
                 "n": len(groups.sizes),
                 "sizes": {str(size): times for size, times in sorted(Counter(groups.sizes).items())},
-                "zero_signal": {name: spreads[name].zero_signal(column.graded()) for name, column in columns.items()},
-                "expected_dead_share": {name: spread.expected_dead_share() for name, spread in spreads.items()},
+                "zero_signal": {name: figures.zero_signal() for name, figures in found.items()},
+                "never_solved": {name: figures.never_solved(groups) for name, figures in found.items()},
+                "expected_dead_share": {name: figures.spread.expected_dead_share() for name, figures in found.items()},
             },
-            "label": compared or None,
+            "length": {name: figures.length(self.characters) for name, figures in found.items()},
+            "cut_off": {"n": self.cut, "of": self.finished} if self.finished else None,
+            "label": {name: held for name, held in compared.items() if held["n"]} or None,
         }
 
 
+# Why a source says that a completion ended; the reward `stop_reason` knows the same words.
+_CUT = {
+    "length", "limit", "max_tokens", "max_new_tokens", "max_output_tokens", "max_completion_tokens", "max_length",
+    "model_length", "model_context_window_exceeded", "token_limit", "truncated", "incomplete", "cut_off",
+}  # fmt: skip
+
+
+@lru_cache(maxsize=256)
+def was_cut(finish_reason: str) -> bool:
+    """Whether a finish reason says that a limit ended the completion: `length`, `MAX_TOKENS`, `maxTokens`, …"""
+    word = finish_reason.strip().rpartition(".")[2][:100]
+    word = "".join(f"_{char}" if char.isupper() and not word.isupper() else char for char in word)
+    return word.lower().replace("-", "_").replace(" ", "_").removeprefix("finish_reason_").strip("_") in _CUT
+
+
+class _Names:
+    """The ids of the groups with the least keys. Keys are hashes, so these are a sample that no order changes."""
+
+    def __init__(self) -> None:
+        self.bound = _KEYS
+        self.ids: dict[int, str | int] = {}
+
+    def add(self, key: int, id: str | int) -> None:
+        """Keep an id; of several of one group, the first in order. A key must be below `bound`."""
+        if type(id) is int and abs(id) < 1 << 63:
+            kept: str | int = id
+        else:
+            kept = id if isinstance(id, str) else str(id)
+            if not kept.isascii():
+                kept = kept.encode("utf-8", "replace").decode()
+            if len(kept) > _MAX_ID:
+                kept = ""
+        known = self.ids.setdefault(key, kept)
+        if known != kept:
+            self.ids[key] = min(known, kept, key=id_order)
+        elif len(self.ids) >= 2 * NAMED:
+            self._prune()
+
+    def _prune(self) -> None:
+        least = sorted(self.ids)[:NAMED]
+        self.ids = {key: self.ids[key] for key in least}
+        self.bound = least[-1] + 1
+
+    def least(self) -> dict[int, str | int]:
+        """Return the ids by key."""
+        if len(self.ids) > NAMED:
+            self._prune()
+        return self.ids
+
+    def state(self) -> list[Any]:
+        return [array("Q", self.ids).tobytes(), list(self.ids.values())]
+
+    def absorb(self, state: Sequence[Any]) -> None:
+        for key, id in zip(array("Q", state[0]), state[1], strict=True):
+            if key < self.bound:
+                self.add(key, id)
+
+
+def id_order(id: str | int) -> tuple[bool, int, str]:
+    """Return what ids are sorted by: numbers first, and texts of digits as numbers."""
+    if isinstance(id, int):
+        return False, id, ""
+    return True, int(id) if id.isascii() and id.isdigit() else -1, id
+
+
 class _Groups:
-    """Which pieces make up each group: pieces sorted by the key of their group, and the sizes of groups."""
+    """Which pieces make up each group: pieces sorted by the key of their group, and the sizes of groups.
 
-    def __init__(self, keys: array[int], lengths: array[int]) -> None:
-        self.lengths = lengths
-        self.starts = array("Q", accumulate(lengths, initial=0))
-        self.order = array("Q", sorted(range(len(keys)), key=keys.__getitem__))
+    Attributes:
+        sizes: Completions in each group, in ascending order of keys.
+        named: Those groups whose id is known, by place.
+    """
+
+    def __init__(self, keys: array[int], lengths: array[int], names: _Names) -> None:
+        starts = array("Q", accumulate(lengths, initial=0))
+        order = sorted(range(len(keys)), key=keys.__getitem__)
+        self._from = array("Q", map(starts.__getitem__, order))
+        self._to = array("Q", map(add, self._from, map(lengths.__getitem__, order)))
         self.sizes = array("Q")
-        previous = None
-        for at in self.order:
-            if keys[at] == previous:
+        self.named: dict[int, str | int] = {}
+        ids = names.least()
+        previous = 0
+        for at in order:
+            key = keys[at]
+            if key and key == previous:
                 self.sizes[-1] += lengths[at]
-            else:
-                self.sizes.append(lengths[at])
-            previous = keys[at]
+                continue
+            if key in ids:
+                self.named[len(self.sizes)] = ids[key]
+            self.sizes.append(lengths[at])
+            previous = key
+        self._ends = array("Q", accumulate(self.sizes, initial=0))
 
-    def contents(self, column: Column) -> Iterator[tuple[list[float], int]]:
+    def arranged(self, data: bytes | array[Any]) -> Any:
+        """Return what was in order of arrival in the order of groups."""
+        if isinstance(data, bytes):
+            return b"".join(map(data.__getitem__, map(slice, self._from, self._to)))
+        grouped: array[Any] = array(data.typecode)
+        for start, end in zip(self._from, self._to, strict=True):
+            grouped += data[start:end]
+        return grouped
+
+    def pieces(self, arranged: Any) -> Iterator[Any]:
+        """Return the part of each group."""
+        return map(arranged.__getitem__, map(slice, self._ends, self._ends[1:]))
+
+    def at(self, arranged: Any, place: int) -> Any:
+        """Return the part of one group."""
+        return arranged[self._ends[place] : self._ends[place + 1]]
+
+
+class _Figures:
+    """What one reward's column says: over completions, over groups, beside lengths and labels."""
+
+    def __init__(self, column: Column, groups: _Groups) -> None:
+        self.column = column
+        self.tally: Tally = column.tally()
+        self.binary = self.tally.binary()
+        self.ranks = column.ranked()
+        self.arranged = groups.arranged(column.doubles() if self.ranks is None else self.ranks[1])
+        self.spread = _Spread(self._contents(groups))
+
+    def _contents(self, groups: _Groups) -> Iterator[tuple[list[float], int]]:
         """Yield the scored values of groups, sorted, and how many groups hold just these."""
-        pieces = self._pieces(column.data)
-        if column.values is not None:
+        pieces = groups.pieces(self.arranged)
+        if self.ranks is None:
             yield from ((sorted(value for value in piece if value == value), 1) for piece in pieces)
             return
-        found = Counter(piece.tobytes() for piece in pieces)
-        yield from ((sorted(column.decode(codes)), times) for codes, times in found.items())
+        levels, _ = self.ranks
+        sorted_pieces: Counter[bytes] = Counter()
+        for piece, times in Counter(pieces).items():
+            sorted_pieces[bytes(sorted(piece))] += times
+        for ranks, times in sorted_pieces.items():
+            yield [levels[rank] for rank in ranks if rank != UNSCORED], times
 
-    def _pieces(self, data: array[Any]) -> Iterator[array[Any]]:
-        grouped = array(data.typecode)
-        starts, lengths = self.starts, self.lengths
-        for at in self.order:
-            start = starts[at]
-            grouped.extend(data[start : start + lengths[at]])
-        start = 0
-        for size in self.sizes:
-            yield grouped[start : start + size]
-            start += size
+    def reward(self) -> dict[str, Any]:
+        """Return the figures of one reward: over all completions, and over problems with a scored completion."""
+        tally, spread = self.tally, self.spread
+        found = moments(tally.values)
+        return {
+            "mean": found.mean if found else None,
+            "interval": spread.interval(),
+            "problems": len(spread.sums),
+            **_counts(tally),
+            "right": tally.values.get(1.0, 0) if self.binary and isinstance(tally.values, dict) else None,
+            "min": tally.low,
+            "max": tally.high,
+            "std_over_batch": found.std if found else None,
+            "std_within_groups": spread.std_within_groups(),
+            "reasons": tally.reasons,
+            "examples": {reason: self.column.details[reason] for reason in sorted(self.column.details)},
+            "seconds": self.column.seconds.to_dict(),
+            "parts": {name: _part(part) for name, part in self.column.parts.items()},
+        }
+
+    def zero_signal(self) -> dict[str, int | None]:
+        """Return how many groups, `of` those with at least two scored completions, have no spread.
+
+        `all_fail` and `all_pass` are those at 0 and at 1; None for a reward that has values outside [0, 1].
+        """
+        spread = self.spread
+        fail, passed = (spread.all_fail, spread.all_pass) if self.tally.graded() else (None, None)
+        return {"n": spread.dead, "all_fail": fail, "all_pass": passed, "of": spread.of}
+
+    def never_solved(self, groups: _Groups) -> dict[str, Any] | None:
+        """Return how many groups, `of` those with at least four scored completions, are at 0 throughout.
+
+        `ids` names up to five of them, of those whose id is known. None for a reward with values outside [0, 1].
+        """
+        spread = self.spread
+        if not self.tally.graded() or not spread.tried:
+            return None
+        ids: list[str | int] = []
+        if spread.unsolved:
+            ids = [id for place, id in groups.named.items() if id != "" and self._unsolved(groups, place)]
+        return {"n": spread.unsolved, "of": spread.tried, "ids": sorted(ids, key=id_order)[:SHOWN_IDS]}
+
+    def _unsolved(self, groups: _Groups, place: int) -> bool:
+        piece = groups.at(self.arranged, place)
+        if self.ranks is None:
+            values = [value for value in piece if value == value]
+        else:
+            values = [self.ranks[0][rank] for rank in piece if rank != UNSCORED]
+        return len(values) >= MIN_TRIES and not any(values)
+
+    def agreement(self, labels: bytes, groups: _Groups) -> dict[str, Any]:
+        """Compare scores of 0 and 1 with the labels 0 and 1 that the source gave.
+
+        `accepts` counts what the reward accepts and the label does not, `rejects` the other way round;
+        `groups_rejected`: groups of which it accepts nothing, where the label says that two or more are right.
+        """
+        scores = self._verdicts()
+        both = Counter(zip(scores, labels, strict=True))
+        agree, accepts, rejects = both[0, 0] + both[1, 1], both[1, 0], both[0, 1]
+        rejected = 0
+        if rejects:
+            pairs = zip(groups.pieces(groups.arranged(scores)), groups.pieces(groups.arranged(labels)), strict=True)
+            rejected = sum(label.count(1) > 1 and not any(piece) for piece, label in pairs)
+        return {
+            "agree": agree,
+            "n": agree + accepts + rejects,
+            "accepts": accepts,
+            "rejects": rejects,
+            "groups_rejected": rejected,
+        }
+
+    def _verdicts(self) -> bytes:
+        """Return 0 for a score of 0, 1 for one of 1, and 2 for any other and for none."""
+        known = {0.0: 0, 1.0: 1}
+        if self.ranks is None:
+            return bytes(known.get(value, 2) for value in self.column.doubles())
+        levels, ranks = self.ranks
+        return ranks.translate(bytes(known.get(value, 2) for value in levels).ljust(256, b"\2"))
+
+    def length(self, characters: array[int]) -> dict[str, Any] | None:
+        """Set the score against the length of the text, over scored completions; None when there are none.
+
+        For a reward of 0 and 1: count and mean of characters of each. For others: Pearson's correlation of score and
+        characters; None without any spread.
+        """
+        if not self.tally.scored:
+            return None
+        if self.binary:
+            verdicts = self._verdicts()
+            wrong = verdicts.translate(b"\1".ljust(256, b"\0"))
+            right = verdicts.translate(b"\0\1".ljust(256, b"\0"))
+            return {"right": _characters(characters, right), "wrong": _characters(characters, wrong)}
+        return {"correlation": self._correlation(characters)}
+
+    def _correlation(self, characters: array[int]) -> float | None:
+        found = moments(self.tally.values)
+        if found is None or not found.std:
+            return None
+        values = self.column.doubles()
+        lengths = [size for size, value in zip(characters, values, strict=True) if value == value]
+        n, total = len(lengths), sum(lengths)
+        spread = n * sum(map(mul, lengths, lengths)) - total * total  # n^2 times the variance, exactly
+        if not spread:
+            return None
+        scored = (value for value in values if value == value)
+        mean = total / n
+        shared = math.fsum((size - mean) * (value - found.mean) for size, value in zip(lengths, scored, strict=True))
+        correlation = shared / (math.sqrt(spread / n) * found.std * math.sqrt(n - 1))
+        return max(-1.0, min(1.0, correlation)) if math.isfinite(correlation) else None
+
+
+def _characters(characters: array[int], chosen: bytes) -> dict[str, Any]:
+    n = chosen.count(1)
+    return {"n": n, "mean_characters": sum(compress(characters, chosen)) / n if n else None}
 
 
 class _Spread:
@@ -312,7 +510,7 @@ class _Spread:
         self.sizes: Counter[int] = Counter()
         self.pairs: Counter[tuple[int, int]] = Counter()
         self.multiplicities: Counter[tuple[int, ...]] = Counter()
-        self.of = self.dead = self.all_fail = self.all_pass = 0
+        self.of = self.dead = self.all_fail = self.all_pass = self.tried = self.unsolved = 0
         for values, times in contents:
             self.sizes[len(values)] += times
             if values:
@@ -320,6 +518,9 @@ class _Spread:
                 self.pairs[len(values), values.count(1.0)] += times
             if len(values) > 1:
                 self._add_group(values, times)
+            if len(values) >= MIN_TRIES:
+                self.tried += times
+                self.unsolved += times * (not any(values))
             if len(values) >= min(SIZES):
                 self.multiplicities[multiplicities(values)] += times
 
@@ -349,14 +550,6 @@ class _Spread:
         found = moments(self.deviations)
         return found.mean if found else None
 
-    def zero_signal(self, graded: bool) -> dict[str, int | None]:
-        """Return how many groups, `of` those with at least two scored completions, have no spread.
-
-        `all_fail` and `all_pass` are those at 0 and at 1; None for a reward that has values outside [0, 1].
-        """
-        fail, passed = (self.all_fail, self.all_pass) if graded else (None, None)
-        return {"n": self.dead, "all_fail": fail, "all_pass": passed, "of": self.of}
-
     def expected_dead_share(self) -> dict[str, float | None]:
         return {str(size): expected_dead_share(self.multiplicities, size) for size in SIZES}
 
@@ -373,139 +566,22 @@ class _Spread:
         return figures
 
 
-# ------------------------------------------------------------------------------------------------------------- figures
-
-
 def _interval(interval: Interval | None) -> dict[str, Any] | None:
     return None if interval is None else asdict(interval)
 
 
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
-
-
-def _reward(column: Column, spread: _Spread) -> dict[str, Any]:
-    """Return the figures of one reward: over all completions, and over problems with a scored completion."""
-    tally = column.tally()
-    found = moments(tally)
-    return {
-        "mean": found.mean if found else None,
-        "interval": spread.interval(),
-        "problems": len(spread.sums),
-        **_counts(column),
-        "right": tally.get(1.0, 0) if column.is_binary() and isinstance(tally, dict) else None,
-        "min": column.least,
-        "max": column.most,
-        "std_over_batch": found.std if found else None,
-        "std_within_groups": spread.std_within_groups(),
-        "reasons": dict(sorted(column.reasons.items(), key=lambda item: (-item[1], item[0]))),
-        "seconds": column.seconds.to_dict(),
-        "parts": {name: _part(part) for name, part in column.parts.items()},
-    }
-
-
-def _counts(column: Column) -> dict[str, int]:
-    return {"n": column.n, "scored": column.scored, "abstained": column.abstained, "errors": column.errors}
+def _counts(tally: Tally) -> dict[str, int]:
+    return {"n": tally.n, "scored": tally.scored, "abstained": tally.abstained, "errors": tally.errors}
 
 
 def _part(column: Column) -> dict[str, Any]:
-    found = moments(column.tally())
+    tally = column.tally()
+    found = moments(tally.values)
+    weight = column.weight if column.weight is not None and math.isfinite(column.weight) else None
     return {
-        "weight": None if column.weights_differ else _finite(column.weight),
+        "weight": None if column.weights_differ else weight,
         "mean": found.mean if found else None,
-        **_counts(column),
-        "min": column.least,
-        "max": column.most,
+        **_counts(tally),
+        "min": tally.low,
+        "max": tally.high,
     }
-
-
-# ------------------------------------------------------------------------------------------------------------- notices
-
-
-def notices(summary: Mapping[str, Any], input_info: Mapping[str, Any] | None = None) -> list[str]:
-    """Return at most five sentences about what makes the figures doubtful, worst first.
-
-    Args:
-        summary: With `models`, as `Summary.to_dict` returns it.
-        input_info: Of the input, each a number or a list: `bad_rows` that could not be read, `duplicate_ids`,
-            `rows_left` that were not read (`--limit`). Other keys are passed over.
-
-    Names in the sentences are as in the file: print them through `terminal.visible`.
-    """
-    found: list[tuple[int, int, str]] = []
-    for key, rank, text in (
-        ("bad_rows", 0, "{} of the input could not be read and {are} in no figure"),
-        ("duplicate_ids", 6, "{} {have} the id of another task; --group FIELD says which rows are one group"),
-        ("rows_left", 9, "{} of the input {were} not read"),
-    ):
-        number = _how_many((input_info or {}).get(key))
-        if number:
-            verbs = _ONE if number == 1 else _MANY
-            found.append((rank, -number, text.format(_counted(number, "row"), **verbs)))
-    models = summary.get("models") or {}
-    for model, figures in models.items():
-        for reward, held in figures["rewards"].items():
-            name = f"{model}: {reward}" if len(models) > 1 else reward
-            found += _about_reward(name, held)
-            found += _about_groups(name, figures["groups"]["zero_signal"][reward], held)
-        found += _about_labels(model if len(models) > 1 else "", figures["label"] or {})
-    found.sort(key=lambda notice: notice[:2])
-    return [text for _, _, text in found[:MAX_NOTICES]]
-
-
-_ONE = {"are": "is", "have": "has", "were": "was"}
-_MANY = {verb: verb for verb in _ONE}
-
-
-def _counted(number: int, noun: str) -> str:
-    """Return a number with its noun: `1 row`, `1,200 rows`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
-def _how_many(value: object) -> int:
-    if isinstance(value, Sized):
-        return len(value)
-    return int(value) if isinstance(value, (int, float)) else 0
-
-
-def _about_reward(name: str, held: Mapping[str, Any]) -> Iterator[tuple[int, int, str]]:
-    n, scored = held["n"], held["scored"]
-    if held["errors"]:
-        kinds = _kinds(held["reasons"], MACHINE_REASONS)
-        share = f"{held['errors']:,} of {_counted(n, 'completion')}"
-        yield 2, -held["errors"], f"{name} ended in an error on {share} ({kinds})"
-    if held["abstained"]:
-        kinds = _kinds(held["reasons"], REFERENCE_REASONS)
-        rank = 3 if scored else 1
-        share = f"{held['abstained']:,} of {_counted(n, 'completion')}"
-        yield rank, -held["abstained"], f"{name} could not judge {share} ({kinds})"
-    if scored < 2:
-        return
-    if held["min"] == held["max"] == 0.0:
-        text = f"{name} is 0 on all {scored:,} completions: suspect the grader or the reference before the model"
-        yield 1, -scored, text
-    elif alike(held["min"], held["max"]):
-        yield 5, -scored, f"{name} is {held['max']:.3g} on all {scored:,} completions: nothing can be learned from it"
-    for part, of in held["parts"].items():
-        if of["scored"] > 1 and alike(of["min"], of["max"]) and of["weight"] != 0 and len(held["parts"]) > 1:
-            yield 5, -of["scored"], f"{name}: its part {part} is {of['max']:.3g} on all {of['scored']:,} completions"
-
-
-def _kinds(reasons: Mapping[str, int], of: Collection[str]) -> str:
-    return ", ".join(f"{reason} {count:,}" for reason, count in reasons.items() if reason in of)
-
-
-def _about_groups(name: str, zero: Mapping[str, Any], held: Mapping[str, Any]) -> Iterator[tuple[int, int, str]]:
-    if zero["of"] and 2 * zero["n"] > zero["of"] and not (held["scored"] and alike(held["min"], held["max"])):
-        share = f"{zero['n']:,} of {_counted(zero['of'], 'group')}"
-        they = "it teaches" if zero["of"] == 1 else "they teach"
-        yield 7, -zero["n"], f"{name} has no spread in {share}: {they} GRPO nothing"
-
-
-def _about_labels(model: str, compared: Mapping[str, Mapping[str, int]]) -> Iterator[tuple[int, int, str]]:
-    """Tell how far the reward that is closest to the label differs; the others may measure something else."""
-    differ = sorted((held["n"] - held["agree"], name) for name, held in compared.items())
-    if differ and differ[0][0]:
-        count, name = differ[0]
-        prefix = f"{model}: " if model else ""
-        yield 4, -count, f"{prefix}{name} differs from the file's label on {count:,} of {compared[name]['n']:,}"

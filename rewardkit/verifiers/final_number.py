@@ -6,6 +6,7 @@ import re
 from fractions import Fraction
 
 from rewardkit.extract import (
+    PLAIN_ENDS,
     Found,
     after_thinking,
     answer_phrase,
@@ -14,6 +15,7 @@ from rewardkit.extract import (
     hash_marker,
     last_number,
     opens_thinking,
+    runs_on,
     tagged,
 )
 from rewardkit.number import Quantity, denied_in_prose, read_number, same_number, stated_number
@@ -34,8 +36,7 @@ def final_answer(text: str, *, guess: bool = True) -> Found | None:
     the last number.
     """
     # Looks for a plain word are much faster than one for a tag in a text full of "<<9*2=18>>".
-    named = "<" in text and ("nswer" in text or "NSWER" in text)
-    tag = tagged(text, "answer", unclosed=True) if named else None
+    tag = tagged(text, "answer", unclosed=True) if "<" in text and _may_be_tagged(text) else None
     if tag is None:
         found = marked_answer(text)
         return guessed_answer(text) if found is None and guess else found
@@ -45,6 +46,51 @@ def final_answer(text: str, *, guess: bool = True) -> Found | None:
         return later._replace(start=later.start + behind)
     inner = marked_answer(tag.text)
     return tag if inner is None else inner._replace(start=inner.start + tag.start)
+
+
+def _may_be_tagged(text: str) -> bool:
+    if "nswer" not in text and "NSWER" not in text:
+        return False
+    return "<a" in text or "</a" in text or "<A" in text or "</A" in text
+
+
+def plain_answer(text: str, sample: Sample) -> Found | None:
+    """Return what `answer_region` and `final_answer` do, at once, for most texts that end as most do; None for others.
+
+    Nothing may be cut off such a text: no thinking, no turn or question after it, no second `####`; and it has no tags.
+    """
+    prompt = sample.prompt
+    if (type(prompt) is not str or prompt[-1:] not in PLAIN_ENDS) and opens_thinking(prompt):
+        return None
+    found = _plain_box(text) if "\\" in text else _plain_line(text)
+    return None if found is None or runs_on(text) else found
+
+
+_NUMBER = r"(-?\$?[0-9][0-9,.]{0,30})"
+_LAST_LINE = re.compile(rf"(?:(####)|(A:)|The answer is) {_NUMBER}\Z")
+_LAST_BOX = re.compile(rf"\\boxed\{{{_NUMBER}\}}")
+
+
+def _plain_line(text: str) -> Found | None:
+    """Return the number behind a marker on the last line of a text without a backslash."""
+    match = _LAST_LINE.match(text, text.rfind("\n") + 1)
+    if match is None:
+        return None
+    hashed, letter, number = match.groups()
+    if hashed is not None:
+        return None if text.find("####", 0, match.start()) >= 0 else Found(number, hashed, match.start(3))
+    if "#" in text or (letter is not None and not match.start()):  # "A:" on the first line of all: the general rule
+        return None
+    return Found(number, letter or "the answer is", match.start(3))
+
+
+def _plain_box(text: str) -> Found | None:
+    """Return the number in the last box of a text without any `#`."""
+    at = text.rfind("\\boxed")
+    match = _LAST_BOX.match(text, at) if at >= 0 else None
+    if match is None or "#" in text or text.find("\\fbox", at) >= 0:
+        return None
+    return Found(match[1], "\\boxed", at + 7)
 
 
 def marked_answer(text: str) -> Found | None:
@@ -104,20 +150,60 @@ def judge_number(
     """Compare what was found with the reference; the verdict's detail names the rule that found it."""
     if found is None:
         return Verdict.reject("no number", reason="no_answer")
-    place = _PLACES[found.rule]
-    text = found.text
-    if found.rule == "denied":
+    text, rule, _ = found
+    place = _PLACES[rule]
+    if rule == "####" or rule == "A:" or rule == "\\boxed":
+        # "The answer is 18!" is no factorial, \boxed{18!} is
+        quantity = stated_number(text if rule == "\\boxed" or text[-1:] != "!" else text.rstrip("!"))
+    elif rule == "denied":
         quantity = None
-    elif found.rule in ("last number", "whole"):
+    elif rule == "last number" or rule == "whole":
         quantity = read_number(text)
-    else:  # "The answer is 18!" is no factorial, \boxed{18!} is
-        quantity = stated_number(text if found.rule == "\\boxed" else text.rstrip("!"))
+    else:
+        quantity = stated_number(text.rstrip("!"))
     if quantity is None:
         return _unread(text, place)
-    shown = quantity.text.strip(" \t\r\n*_`").rstrip(".,;:!?")
-    if same_number(quantity, reference, tolerance, relative):
-        return Verdict(1.0, f"{_short(shown)} {place}", shown)
+    shown = quantity.text
+    if not shown.isdecimal():
+        shown = shown.strip(" \t\r\n*_`").rstrip(".,;:!?")
+    if quantity is reference or same_number(quantity, reference, tolerance, relative):
+        return Verdict(1.0, f"{shown if len(shown) <= 60 else _short(shown)} {place}", shown)
     return Verdict(0.0, f"{_short(shown)} {place}, not {_short(reference.text.strip())}", shown, "wrong")
+
+
+_KEPT = 8192
+_KEPT_LENGTH = 80
+_known: dict[tuple[str, int], tuple[Quantity, str, Verdict]] = {}  # last line, reference -> its rule and verdict
+
+
+def plain_verdict(text: str, sample: Sample, reference: Quantity) -> Verdict | None:
+    """Return the exact verdict on a text for which `plain_answer` returns something; None for others.
+
+    The completions of a group often end in the same line, so what it said is kept: only what stands before it differs.
+    """
+    start = text.rfind("\n") + 1
+    if not start or len(text) - start > _KEPT_LENGTH:
+        found = plain_answer(text, sample)
+        return None if found is None else judge_number(found, reference)
+    about = (text[start:], id(reference))
+    known = _known.get(about)
+    if known is not None and known[0] is reference:  # it is held here, so that nothing else has its id
+        rule, prompt = known[1], sample.prompt
+        if rule == "####":
+            alike = text.find("####", 0, start) < 0 and "\\" not in text
+        else:
+            alike = "#" not in text and (rule == "\\boxed" or "\\" not in text)
+        if alike and type(prompt) is str and prompt[-1:] in PLAIN_ENDS and not runs_on(text):
+            return known[2]
+    found = plain_answer(text, sample)
+    if found is None:
+        return None
+    verdict = judge_number(found, reference)
+    if found.start >= start and len(reference.text) <= _KEPT_LENGTH:
+        if len(_known) >= _KEPT:
+            _known.clear()
+        _known[about] = reference, found.rule, verdict
+    return verdict
 
 
 def _unread(text: str, place: str) -> Verdict:

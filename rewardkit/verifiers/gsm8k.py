@@ -10,7 +10,7 @@ from rewardkit.extract import answer_phrase, hash_marker
 from rewardkit.number import Quantity, read_number, stated_number
 from rewardkit.types import Completion, Sample, Verdict
 from rewardkit.verifier import Reference, Verifier
-from rewardkit.verifiers.final_number import UNFINISHED, answer_region, final_answer, judge_number
+from rewardkit.verifiers.final_number import UNFINISHED, answer_region, final_answer, judge_number, plain_verdict
 
 
 def _read_gold(value: Any) -> Quantity:
@@ -63,7 +63,9 @@ class Gsm8k(Verifier[Gsm8kReference]):
     name: ClassVar[str | None] = "gsm8k"
 
     def verify(self, completion: Completion, reference: Gsm8kReference, sample: Sample) -> Verdict:
-        text = answer_region(completion.text, sample)
-        if text is None:
-            return UNFINISHED
-        return judge_number(final_answer(text), reference.answer)
+        text = completion.text
+        verdict = plain_verdict(text, sample, reference.answer)
+        if verdict is not None:
+            return verdict
+        region = answer_region(text, sample)
+        return UNFINISHED if region is None else judge_number(final_answer(region), reference.answer)

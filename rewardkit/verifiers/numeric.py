@@ -18,6 +18,7 @@ from rewardkit.verifiers.final_number import (
     guessed_answer,
     judge_number,
     marked_answer,
+    plain_answer,
 )
 
 
@@ -87,9 +88,10 @@ class Numeric(Verifier[NumberReference]):
 
     def verify(self, completion: Completion, reference: NumberReference, sample: Sample) -> Verdict:
         text = completion.text
+        found: Found | None
         if self.extract == "whole":
-            found: Found | None = Found(text.strip(), "whole", 0) if text.strip() else None
-        else:
+            found = Found(text.strip(), "whole", 0) if text.strip() else None
+        elif (found := plain_answer(text, sample)) is None:
             region = answer_region(text, sample)
             if region is None:
                 return UNFINISHED

@@ -9,6 +9,7 @@ travels by its import string and options, a sample as data: nothing is pickled, 
 a thread, a running event loop and a notebook. Results are `concurrent.futures.Future`s.
 
 `wire.py` is what travels, `pool.py`, `worker.py` and `process.py` are the caller's side, `child.py` is the worker's.
+`chunk_pool.py` and `chunk_scorer.py` are the two sides for large files of which each worker scores whole pieces.
 
 Who is to blame when a reward does not come back: judging over the deadline or the memory cap is the completion's
 fault (scored 0); reading the reference over the deadline is an error, over the memory cap an abstention. A group

@@ -180,6 +180,8 @@ class _Child:
 
     def serve(self) -> NoReturn:
         init = self._receive()
+        if "scoring" in init:
+            self._serve_chunks(init)
         self._data: list[Any] = init["leaves"]
         self._memory: list[int] = init["memory"]
         self._timeouts: list[float | None] = init["timeouts"]
@@ -191,12 +193,48 @@ class _Child:
         while True:
             self._work(*self._receive())
 
+    def _serve_chunks(self, init: Any) -> NoReturn:
+        """Score pieces of a file until the parent is gone."""
+        import gc
+
+        import msgspec
+
+        _adopt(init["path"], init["pythonpath"])
+        sys.set_int_max_str_digits(init["digits"])
+        sys.setrecursionlimit(init["depth"])
+        _Limits(init["parent"])
+        try:
+            from rewardkit.records.chunks import Chunk
+            from rewardkit.workers.chunk_scorer import ChunkScorer, ScoringPlan
+
+            scorer = ChunkScorer(msgspec.convert(init["scoring"], ScoringPlan))
+        except BaseException as problem:
+            self._send("unloadable", _printable(f"{type(problem).__name__}: {problem}"))
+            _end()
+        # The modules stay; looking through them again and again for cycles costs more than the scoring makes.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(20_000, 20, 20)
+        decode = msgspec.msgpack.Decoder(Chunk).decode
+        self._send("ready")
+        while True:
+            chunk = decode(self._receive_bytes())
+            try:
+                result = scorer(chunk)
+            except BaseException as problem:  # the caller meets it, too, and in its place
+                self._send("undone", _printable(type(problem).__name__))
+            else:
+                self._send("done", msgspec.to_builtins(result, builtin_types=(bytes,)))
+
     def _receive(self) -> Any:
+        return decoder.decode(self._receive_bytes())
+
+    def _receive_bytes(self) -> bytes:
         header = self._requests.read(HEADER.size)
         if len(header) < HEADER.size:
             _end()
         (size,) = HEADER.unpack(header)
-        return decoder.decode(self._requests.read(size))
+        return self._requests.read(size)
 
     def _send(self, *message: Any) -> None:
         left = memoryview(frame(list(message)))

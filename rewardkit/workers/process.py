@@ -103,6 +103,11 @@ class Process:
             raise Ended
         return message
 
+    @property
+    def inbox(self) -> int:
+        """The descriptor that leads to the child's standard input."""
+        return self._in
+
     def alive(self) -> bool:
         """Tell whether an idle child still listens; drains what it wrote to standard error meanwhile."""
         for fd, _ in self._poll.poll(0):

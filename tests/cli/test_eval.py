@@ -27,7 +27,7 @@ def means(result: Result) -> dict[str, float | None]:
 def check_gsm8k(cli: Command, result: Result, path: Path, right: list[int], rows: int) -> None:
     """The terminal shows the published counts in column order, and each row's score is its published label."""
     assert result.code == 0, result.err
-    shown = [line.split() for line in result.out.splitlines() if " of " in line and "label" not in line]
+    shown = [line.split() for line in result.out.splitlines() if " of " in line and line.split()[0] in MODELS]
     assert [(line[0], line[6], line[8]) for line in shown] == [
         (model, f"{count:,}", f"{rows:,}") for model, count in zip(MODELS, right, strict=True)
     ]
@@ -109,7 +109,8 @@ def test_a_total_keeps_its_weights_in_terminal_json_and_scores(cli: Here, small:
     shown = cli("eval", small, "-r", formula)
     line = next(line for line in shown.out.splitlines() if line.split()[:1] == ["total"])
     assert line.split()[1] == "0.700"
-    assert "0.7 * one" in shown.out and "0.3 * zero" in shown.out
+    cells = [line.split()[1:4] for line in shown.out.splitlines() if line.split()[:1] == ["·"]]
+    assert cells == [["one", "0.7", "1.00"], ["zero", "0.3", "0"]]
     for score in cli.scores():
         assert score["value"] == 0.7
         assert [(p["name"], p["weight"], p["value"]) for p in score["parts"]] == [("one", 0.7, 1.0), ("zero", 0.3, 0.0)]
@@ -167,7 +168,6 @@ def test_a_wrong_argument_is_one_message_that_says_what_to_do(
 def test_a_message_of_a_file_that_is_not_there_names_the_nearest(cli: Here, small: Path) -> None:
     result = cli("eval", "smal.jsonl", "-r", "gsm8k")
     assert (result.code, "did you mean small.jsonl?" in result.err) == (2, True)
-    assert cli("eval", ".", "-r", "gsm8k").code == 2
 
 
 # -------------------------------------------------------------------------------------------- what is printed

@@ -183,10 +183,11 @@ def test_a_line_of_24_megabytes_is_a_row_like_others(cli: Here, shared: Shared) 
     assert (cli.folder / "out-huge_line.jsonl.gz" / "scores.jsonl").stat().st_size < 100_000, "texts are not copied"
 
 
-def test_a_file_of_a_kind_that_is_not_read_is_named(cli: Here, shared: Shared) -> None:
-    result = cli("eval", shared("data/torture/nested_chat.parquet"), "-r", "gsm8k")
+def test_a_file_of_a_kind_that_is_not_read_is_named(cli: Here) -> None:
+    (cli.folder / "a.pkl").write_bytes(b"\x80\x05" + b"x" * 100)
+    result = cli("eval", "a.pkl", "-r", "gsm8k")
     assert result.code == 2
-    assert "is parquet, which this version does not read" in result.err and "Traceback" not in result.err
+    assert "is pickle, which this version does not read" in result.err and "Traceback" not in result.err
 
 
 @pytest.mark.parametrize(

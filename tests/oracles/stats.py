@@ -60,3 +60,33 @@ def variance(values: Sequence[float]) -> Fraction:
     exact = [Fraction(value) for value in values]
     mean = sum(exact) / len(exact)
     return sum((value - mean) ** 2 for value in exact) / (len(exact) - 1)
+
+
+def simulated_dead_share(problems: Sequence[Sequence[float]], size: int, draws: int, seed: int = 1) -> float:
+    """Draw groups as a trainer would, from completions that are there, and count those that are all the same."""
+    rng = random.Random(seed)
+    large = [values for values in problems if len(values) >= size]
+    dead = sum(len(set(rng.sample(rng.choice(large), size))) == 1 for _ in range(draws))
+    return dead / draws
+
+
+def shares(
+    components: dict[str, Sequence[Sequence[float]]], weights: dict[str, float], scaled: bool = False
+) -> dict[str, Fraction] | None:
+    """Fractions, and one thing at a time: how much the squares of the totals' deviations owe to each component."""
+    owed = {name: Fraction(0) for name in components}
+    whole = Fraction(0)
+    groups = len(next(iter(components.values())))
+    for at in range(groups):
+        columns = {n: [Fraction(weights[n]) * Fraction(x) for x in groups[at]] for n, groups in components.items()}
+        totals = [sum(row, Fraction(0)) for row in zip(*columns.values(), strict=True)]
+        if len(totals) < 2 or len(set(totals)) == 1:
+            continue
+        size = len(totals)
+        squares = sum((t - sum(totals) / size) ** 2 for t in totals)
+        for name, values in columns.items():
+            # A double sum over pairs: n * sum of products of deviations = sum over pairs of products of differences.
+            pairs = sum((values[i] - values[j]) * (totals[i] - totals[j]) for i in range(size) for j in range(i))
+            owed[name] += pairs / size / (squares if scaled else 1)
+        whole += 1 if scaled else squares
+    return {name: term / whole for name, term in owed.items()} if whole else None

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rewardkit.records import FieldMap, group_key, groups, read_generations
-from rewardkit.records.groups import Groups, named_group_key
+from rewardkit.records.groups import Groups, named_group_key, sample_slot
+from rewardkit.records.paths import MISSING
 
 
 def read(tmp_path, rows, *maps, **options):
@@ -137,7 +138,7 @@ def test_ids_and_steps_of_one_hash_are_apart(tmp_path):
     assert records.duplicate_ids == 0
     compact = Groups()
     for key, step in enumerate((-1, -2, 0, 2**61 - 1, None), 1):
-        assert compact.start(None, "a", step, key, 1) == 0
+        assert compact.start(sample_slot(None, "a", step), key, 1) == 0
     assert compact.duplicate_ids == 0
 
 
@@ -162,7 +163,7 @@ def test_counting_equals_a_plain_dictionary(tmp_path_factory, calls, few):
         compact, seen, sizes, duplicates = Groups(), {}, {}, 0
         for id, variant, count in calls:
             key = group_key(None, id, None, variant, None)
-            assert compact.start(None, id, None, key, count) == sizes.get(key, 0)
+            assert compact.start(sample_slot(None, id, None), key, count) == sizes.get(key, 0)
             sizes[key] = sizes.get(key, 0) + count
             duplicates += seen.setdefault(id, key) != key
         assert compact.duplicate_ids == duplicates
@@ -176,7 +177,7 @@ def test_the_tables_grow(monkeypatch):
     compact = Groups()
     for repeat in range(3):
         for id in range(3000):
-            assert compact.start(None, id, None, group_key(None, id, None, "", None), 2) == 2 * repeat
+            assert compact.start(sample_slot(None, id, None), group_key(None, id, None, "", None), 2) == 2 * repeat
 
 
 def _small_compact(self, few):
@@ -184,3 +185,29 @@ def _small_compact(self, few):
     self._allot(16)
     for slot, (key, count) in few.items():
         self._add(slot or 1, key, count)
+
+
+def test_identity_is_the_same_whatever_was_asked_before():
+    """Trap: what is remembered of one row given to another that only looks like it."""
+    rows = [
+        (model, id, step, prompt, reference, group)
+        for model in (None, "m")
+        for id in ("1", 1, None)
+        for step in (None, 1)
+        for prompt in ("p", ["p"])
+        for reference in ("1", 1, True, 1.0)
+        for group in (None, MISSING, "g")
+    ]
+    used = Groups()
+    for _ in range(2):
+        for row in rows:
+            assert used.identify(*row) == Groups().identify(*row)
+    assert len({Groups().identify(*row)[1:] for row in rows if row[5] != "g"}) > 60
+    assert used.duplicate_ids == 0
+
+
+def test_what_is_remembered_is_bounded():
+    used = Groups()
+    for number in range(3 * groups._KEPT):
+        used.identify(None, str(number), None, "p" * (20_000 if number % 2 else 1), "r", None)
+    assert 0 < len(used._known) <= groups._KEPT

@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rewardkit.errors import MapError
-from rewardkit.records import FieldMap, Row, guess, read_generations
+from rewardkit.records import FieldMap, Path, Row, guess, read_generations
+from rewardkit.records.names import normal
 
 
 def guessed(*rows, given=()):
@@ -86,9 +89,12 @@ TASK = {"question": "q", "answer": "4"}
             [{**TASK, "generation": "x", "label": True}],
             {"completion": "generation", "prompt": "question", "reference": "answer", "label": "label"},
         ),
-        ([{"text": "x", "label": "positive"}], {"completion": "text", "reference": "label"}),
+        (
+            [{"prompt": "p", "text": "x", "label": "positive"}],
+            {"completion": "text", "reference": "label", "prompt": "prompt"},
+        ),
         ([{"text": "x", "label": 1}], {"completion": "text", "label": "label"}),
-        ([{"text": "x", "label": 7}], {"completion": "text", "reference": "label"}),
+        ([{"id": 1, "text": "x", "label": 7}], {"completion": "text", "reference": "label", "id": "id"}),
         (
             [{"problem": "p", "solution": "long", "answer": "4", "completion": "c"}],
             {"completion": "completion", "prompt": "problem", "reference": "answer"},
@@ -143,6 +149,7 @@ def test_what_people_have_on_disk(rows, expected):
         ({"response": "x", "generation": "y"}, "completion", ("response", "generation")),
         ({"code": "def f", "input": "1", "output": "2", "id": "s"}, "completion", ("output", "code")),
         ({"text": "task", "code": "gold", "task_id": 1}, "completion", ("text", "code")),
+        ({"text": "task", "label": "positive"}, "completion", ("text",)),
         ({"completion": "x", "ground_truth": "1", "gold": "2"}, "reference", ("ground_truth", "gold")),
         ({"completion": "x", "answer": "1", "target": "2"}, "reference", ("answer", "target")),
         ({"completion": "x", "question": "1", "problem": "2"}, "prompt", ("question", "problem")),
@@ -157,6 +164,113 @@ def test_two_equally_good_fields_are_a_question(row, role, candidates):
 
 def test_equal_columns_are_no_question():
     assert guessed({"response": "x", "generation": "x", "gold": "1", "gt": "1"})["completion"] == "response"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["model_output", "Model Output", "model-output", "modelOutput", "ModelOutput", "MODEL OUTPUT", " model.output"],
+)
+def test_names_are_compared_without_case_and_separators(name):
+    row = {"question": "q", name: "x"}
+    assert guessed(row) == {"completion": str(Path((name,))), "prompt": "question"}
+    assert FieldMap.parse([FieldMap(guessed(row)).arguments()])["completion"] == Path((name,))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("LLMOutput", "llm_output"),
+        ("isCorrect", "is_correct"),
+        ("GT", "gt"),
+        ("Ｒｅｆ", "ref"),
+        ("答案", "答案"),
+        ("__x__", "x"),
+        ("Unnamed: 0", "unnamed_0"),
+        ("", ""),
+    ],
+)
+def test_the_normal_form_of_a_name(name, expected):
+    assert normal(name) == expected
+
+
+@given(st.text())
+def test_any_name_has_a_normal_form_that_is_its_own(name):
+    normal(normal(name))
+    assert normal(name.upper()) == normal(name.upper().strip())
+
+
+def notes_of(*rows, given=()):
+    found = guess([Row(n, dict(row)) for n, row in enumerate(rows, 1)], FieldMap.parse(given))
+    return found.notes if found.sure else found.why
+
+
+PROSE = (
+    "First we add the two numbers, then we look at what we were asked for, and so on, until all of it is clear. " * 2
+)
+
+
+@pytest.mark.parametrize(
+    ("rows", "note"),
+    [
+        (
+            [{"prompt": f"q{n}", "response": str(n), "answer": str(n)} for n in range(6)],
+            "equals answer in all of the first",
+        ),
+        (
+            [{"prompt": f"q{n}", "response": "no"} for n in range(12)],
+            "response is the same text in all of the first 12",
+        ),
+        ([{"question": "q", "response": f"{n}", "answer": PROSE} for n in range(6)], "three times as long as response"),
+        ([{"prompt": "p" * 50, "response": "p" * 50 + str(n)} for n in range(3)], "response begins with prompt"),
+        ([{"question": f"q{n}", "output": "x" * n, "gpt_output": "y" * n} for n in range(9)], "too: gpt_output"),
+        ([{"response": f"x{n}", "target": f"https://x.org/{n}"} for n in range(3)], "target holds addresses"),
+        ([{"goal": "g", "response": f"x{n}", "label": n % 2} for n in range(3)], "label is taken for marks"),
+        ([{"completion": f"x{n}", "error": "wrong step"} for n in range(6)], "error marks nearly all rows as failed"),
+    ],
+)
+def test_what_is_odd_is_said_where_the_map_is_sure(rows, note):
+    (said,) = notes_of(*rows)
+    assert note in said
+    assert guess([Row(n, row) for n, row in enumerate(rows)], FieldMap()).sure
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [
+            {"prompt": f"q{n}", "response": str(n), "answer": str(n)} for n in range(4)
+        ],  # four right answers are no wonder
+        [{"prompt": "q", "response": "no", "answer": "4"} for _ in range(12)],  # one task, at temperature 0
+        [{"prompt": f"q{n}", "response": "no" if n else "yes"} for n in range(12)],
+        [{"question": "q", "response": "x" * 100, "answer": PROSE} for _ in range(6)],
+        [{"question": "q", "response": PROSE, "answer": "4", "response_tokens": 7, "output_path": "/a"}] * 6,
+        [{"completion": "x", "error": ""} for _ in range(6)] + [{"completion": "", "error": "timeout"}],
+        [{"completion": "", "error": "timeout"} for _ in range(6)],
+    ],
+)
+def test_what_is_usual_is_not_noted(rows):
+    assert notes_of(*rows) == ()
+
+
+def test_what_is_given_is_not_doubted_but_said():
+    """Trap: a map that was pasted from the suggestion must not stop again."""
+    row = {"prompt": "What is it that we were asked for?", "text": "What is it that we were asked for?"}
+    found = guess([Row(1, row)], FieldMap.parse(["completion=text"]))
+    assert found.sure
+    assert found.notes == ("text equals prompt in nearly all rows",)
+    swapped = {"input": "q", "output": "4", "answer": "<think>4</think>"}
+    assert guess([Row(1, swapped)], FieldMap.parse(["completion=output"])).sure
+    assert guess([Row(1, swapped)], FieldMap.parse(["gold=answer"])).sure
+
+
+def test_a_doubt_that_comes_up_once_another_is_settled_is_in_the_suggestion():
+    """Trap: a suggestion that is pasted and stops at the next question."""
+    row = {"response": "x", "generation": "y", "gold": "1", "gt": "2", "question": "a", "problem": "b"}
+    found = guess([Row(1, row)], FieldMap.parse(["id="]))
+    assert found.why == ("response and generation could each be the completion",)
+    assert set(found.candidates) == {"completion", "prompt", "reference"}
+    assert found.suggestion == FieldMap.parse(["completion=response,prompt=question,gold=gold,id="])
+    assert guess([Row(1, row)], found.suggestion).sure
 
 
 def test_what_is_given_settles_the_question_and_is_not_used_twice():

@@ -117,11 +117,12 @@ def test_a_format_is_recognised(tmp_path, name, head, format):
 
 
 @pytest.mark.parametrize(
-    ("data", "says"), [(b"PAR1xxxx", "is parquet"), (b"PK\x03\x04", "a zip"), (b"hello", "not recognised")]
+    ("data", "says"),
+    [(b"SQLite format 3", "is SQLite"), (b"version https://git-lfs.x", "Git LFS"), (b"hello", "not recognised")],
 )
 def test_other_formats_are_named_with_what_can_be_read(tmp_path, data, says):
     (tmp_path / "data").write_bytes(data)
-    with pytest.raises(InputError, match=f"{says}.*JSONL, JSON, CSV and TSV.*gz or .zst"):
+    with pytest.raises(InputError, match=rf"{says}.*JSONL, JSON, CSV, TSV, parquet and Arrow.*\.zip"):
         open_records(Source(tmp_path / "data"))
 
 

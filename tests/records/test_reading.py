@@ -201,11 +201,6 @@ def test_chat_and_text_forms_of_the_same_rows_give_the_same_texts(shared):
     assert [g.completions[0].text for g in chat] == [g.completions[0].text for g in text]
 
 
-def test_parquet_is_named(shared):
-    with pytest.raises(InputError, match=r"nested_chat\.parquet is parquet, which this version does not read"):
-        read_generations(shared("data/torture/nested_chat.parquet"))
-
-
 AMC = "categories[].datasets[].results[].completions[].full_model_response"
 
 REAL = {

@@ -112,7 +112,7 @@ def test_missing_files_and_directories_say_what_to_do(tmp_path):
     (tmp_path / "answers.jsonl").write_bytes(LINE)
     with pytest.raises(InputError, match=r"did you mean answers\.jsonl"):
         Source(tmp_path / "answer.jsonl")
-    with pytest.raises(InputError, match=r"is a directory; give one file, such as .*answers\.jsonl"):
+    with pytest.raises(InputError, match=r"is a folder, where one file is wanted, such as .*answers\.jsonl"):
         Source(tmp_path)
     with pytest.raises(InputError):
         Source("a\0b")

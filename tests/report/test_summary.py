@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import statistics
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewardkit.report import Summary, notices
+from rewardkit.report import Summary, notices, warnings
 from rewardkit.report.terminal import render_summary
 from rewardkit.types import Completion, Generation, Sample, Score
 
@@ -177,18 +178,47 @@ def test_seconds() -> None:
 @pytest.mark.parametrize(
     ("labels", "expected", "why"),
     [
-        ([1, 0, 1], {"math": {"agree": 2, "n": 3}}, "integers"),
-        ([True, False, False], {"math": {"agree": 3, "n": 3}}, "truth values"),
-        ([1.0, 0.0, None], {"math": {"agree": 2, "n": 2}}, "a missing one is not a disagreement"),
+        ([1, 0, 1], (2, 3, 0, 1), "integers"),
+        ([True, False, False], (3, 3, 0, 0), "truth values"),
+        ([1.0, 0.0, None], (2, 2, 0, 0), "a missing one is not a disagreement"),
+        ([0, 0, 1], (1, 3, 1, 1), "both ways of differing"),
         (["1", "no", 0.5], None, "text and fractions are no label of right and wrong"),
         ([], None, "no label column"),
     ],
 )
-def test_agreement_with_the_label(labels: list[Any], expected: dict[str, Any] | None, why: str) -> None:
+def test_agreement_with_the_label(labels: list[Any], expected: tuple[int, ...] | None, why: str) -> None:
     scores = [RIGHT, WRONG, WRONG]
     summary = Summary(["math", "label"])
     summary.add(group(scores, 1, labels=labels), {"math": scores, "label": scores})
-    assert summary.to_dict()["default"]["label"] == expected, why
+    held = summary.to_dict()["default"]["label"]
+    if expected is None:
+        assert held is None, why
+    else:
+        names = ("agree", "n", "accepts", "rejects", "groups_rejected")
+        assert held == {"math": dict(zip(names, (*expected, 0), strict=True))}, why
+
+
+def test_a_label_that_comes_late_or_is_missing_on_some_rows_stays_with_its_completion() -> None:
+    """A list of labels that began at the first label would set each beside an earlier score."""
+    summary = Summary(["math"])
+    summary.add(group([WRONG, WRONG], 1), {"math": [WRONG, WRONG]})
+    summary.add(group([RIGHT], 2, labels=[1]), {"math": [RIGHT]})
+    summary.add(group([WRONG], 3), {"math": [WRONG]})
+    summary.add(group([RIGHT], 4, labels=[0]), {"math": [RIGHT]})
+    held = summary.to_dict()["default"]["label"]["math"]
+    assert (held["agree"], held["n"], held["accepts"]) == (1, 2, 1)
+
+
+def test_a_grader_that_fails_whole_groups_which_the_label_calls_right_is_suspect() -> None:
+    summary = Summary(["math"])
+    for key in range(1, 6):
+        scores = [WRONG] * 4 if key < 3 else [RIGHT, WRONG, WRONG, WRONG]
+        summary.add(group(scores, key, labels=[1, 1, 0, 0]), {"math": scores})
+    found = warnings({"models": summary.to_dict()})
+    assert (found[0]["code"], found[0]["rows"]) == ("suspect", 2)
+    assert found[0]["text"].startswith("math fails all completions of 2 groups in which the file's label says")
+    assert found[1]["text"] == "math differs from the file's label on 7 of 20 (0 only right here, 7 only there)"
+    assert found[1]["command"] == "rewardkit show RUN --disagree"
 
 
 def test_only_rewards_between_0_and_1_are_compared_with_the_label() -> None:
@@ -291,8 +321,8 @@ def test_0_percent_on_all_rows_is_a_suspect_grader() -> None:
 def test_unreadable_references_and_errors_are_told_with_their_reasons() -> None:
     lines = told([[RIGHT, WRONG, ABSTAINED, Score(None, reason="bad_reference"), FAILED]])
     assert lines == [
-        "math ended in an error on 1 of 5 completions (raised 1)",
-        "math could not judge 2 of 5 completions (bad_reference 1, missing 1)",
+        "math ended in an error on 1 of 5 completions: raised 1 (ZeroDivisionError)",
+        "math could not judge 2 of 5 completions: bad_reference 1, missing 1",
     ]
 
 
@@ -308,7 +338,9 @@ def test_the_label_is_told_of_for_the_reward_closest_to_it() -> None:
     summary = Summary(["math", "format"])
     scores = {"math": [RIGHT, WRONG, RIGHT], "format": [WRONG, RIGHT, RIGHT]}
     summary.add(group(scores["math"], 1, labels=[1, 0, 0]), scores)
-    assert notices({"models": summary.to_dict()}) == ["math differs from the file's label on 1 of 3"]
+    assert notices({"models": summary.to_dict()}) == [
+        "math differs from the file's label on 1 of 3 (1 only right here, 0 only there)"
+    ]
 
 
 def test_there_are_at_most_five_worst_first() -> None:
@@ -352,8 +384,8 @@ def test_one_is_not_many(number: int, lines: list[str]) -> None:
 
 
 def test_one_completion_and_one_group_are_not_many() -> None:
-    assert told([[FAILED]]) == ["math ended in an error on 1 of 1 completion (raised 1)"]
-    assert told([[ABSTAINED]]) == ["math could not judge 1 of 1 completion (missing 1)"]
+    assert told([[FAILED]]) == ["math ended in an error on 1 of 1 completion: raised 1 (ZeroDivisionError)"]
+    assert told([[ABSTAINED]]) == ["math could not judge 1 of 1 completion: missing 1"]
     assert told([[RIGHT, RIGHT], [WRONG]]) == ["math has no spread in 1 of 1 group: it teaches GRPO nothing"]
 
 
@@ -366,19 +398,61 @@ def test_many_dead_groups_are_told() -> None:
 # ------------------------------------------------------------------------------------------------------------ real data
 
 
-def test_real_groups(shared: Shared) -> None:
-    """data/README.md: mean 0.197, pass@50 85.00, 3 of 20 without spread, all of them failing."""
-    text = shared("data/grpo_groups/amc23_step_400.json").read_text(encoding="utf-8")
+PASS_AT_400 = {1: 19.70, 4: 42.07, 8: 54.43, 16: 66.39, 32: 77.34, 50: 85.00}
+PASS_AT_800 = {1: 17.90, 8: 46.76, 50: 70.00}
+
+
+@pytest.mark.parametrize(
+    ("step", "mean", "pass_at", "dead", "characters"),
+    [(400, 0.197, PASS_AT_400, 3, (974, 1564)), (800, 0.179, PASS_AT_800, 6, (825, 1200))],
+)
+def test_real_groups(
+    shared: Shared, step: int, mean: float, pass_at: dict[int, float], dead: int, characters: tuple[int, int]
+) -> None:
+    """data/README.md, "What a correct run prints": each figure of the two GRPO files that rests on their labels."""
+    text = shared(f"data/grpo_groups/amc23_step_{step}.json").read_text(encoding="utf-8")
     summary = Summary(["math"])
     for key, row in enumerate(json.loads(text)["categories"][0]["datasets"][0]["results"], 1):
         labels = [completion["score"] for completion in row["completions"]]
+        completions = tuple(
+            Completion(completion["full_model_response"], metadata={"label": completion["score"]})
+            for completion in row["completions"]
+        )
         scores = [RIGHT if label else WRONG for label in labels]
-        summary.add(group(scores, key, labels=labels), {"math": scores})
+        summary.add(Generation(Sample(key), completions, key=key), {"math": scores})
     figures = summary.to_dict()["default"]
-    assert figures["rewards"]["math"]["mean"] == 0.197
-    assert figures["pass_at_k"]["math"]["50"]["value"] == 0.85
-    assert figures["groups"]["zero_signal"]["math"] == {"n": 3, "all_fail": 3, "all_pass": 0, "of": 20}
-    assert figures["label"] == {"math": {"agree": 1000, "n": 1000}}
+    assert figures["rewards"]["math"]["mean"] == mean
+    for k, value in pass_at.items():
+        assert round(100 * figures["pass_at_k"]["math"][str(k)]["value"], 2) == value, k
+    assert figures["groups"]["zero_signal"]["math"] == {"n": dead, "all_fail": dead, "all_pass": 0, "of": 20}
+    never = figures["groups"]["never_solved"]["math"]
+    assert (never["n"], never["of"], len(never["ids"])) == (dead, 20, min(dead, 5))
+    assert (figures["label"]["math"]["agree"], figures["label"]["math"]["n"]) == (1000, 1000)
+    length = figures["length"]["math"]
+    assert tuple(round(length[side]["mean_characters"]) for side in ("right", "wrong")) == characters
     shown = render_summary({"models": {"default": figures}}, width=120, color=False)
-    for piece in ("0.197", "197 of 1,000", "pass@1 19.7 %", "pass@8 54.4 %", "3 of 20 groups", "61.4 % at G=4"):
+    pieces = [f"{mean}", f"{round(1000 * mean)} of 1,000", f"pass@8 {pass_at[8]:.1f} %", f"{dead} of 20 groups"]
+    pieces += ["61.4 % at G=4, 46.3 % at G=8, 33.6 % at G=16"] if step == 400 else []
+    for piece in [*pieces, f"{characters[1]:,} against {characters[0]:,} characters"]:
         assert piece in shown
+
+
+@pytest.mark.parametrize("distinct", [7, 3000])
+def test_length_against_a_graded_reward(distinct: int) -> None:
+    """Pearson's r, against the standard library's; unscored completions are in neither."""
+    rng = random.Random(distinct)
+    values = [rng.randrange(distinct) / distinct for _ in range(900)]
+    texts = ["x" * (20 + int(200 * value * rng.random())) for value in values]
+    summary = Summary(["graded"])
+    for key, (value, text) in enumerate(zip(values, texts, strict=True), 1):
+        scores = [Score(value), ABSTAINED]
+        generation = Generation(Sample(key), (Completion(text), Completion("y" * 999)), key=key)
+        summary.add(generation, {"graded": scores})
+    length = summary.to_dict()["default"]["length"]["graded"]
+    assert length == {"correlation": pytest.approx(statistics.correlation(values, list(map(len, texts))), rel=1e-9)}
+
+
+def test_without_spread_there_is_no_correlation() -> None:
+    assert summed([of([0.5, 0.5])])["length"]["math"] == {"correlation": None}
+    assert summed([of([0.5, 0.7])])["length"]["math"] == {"correlation": None}, "texts of one length"
+    assert summed([[ABSTAINED]])["length"]["math"] is None

@@ -1,0 +1,1 @@
+"""Readers of what other tools write, one tool a file; `records/rows.py` lists them."""

@@ -1,0 +1,1 @@
+"""The bundled GRPO backend. It uses rewardkit's types, engine and registry; rewardkit never imports it."""

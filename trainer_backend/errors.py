@@ -1,0 +1,17 @@
+"""What a caller can do wrong, in the terms of rewardkit's exception tree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rewardkit.errors import UnknownName, UsageError, nearest
+
+
+class TensorError(UsageError):
+    """A tensor has another shape, dtype or content than a formula needs; the message names it."""
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> UnknownName:
+    """Return the error for a name that a table lacks, with the nearest one and all there are."""
+    names = list(known)
+    return UnknownName(f"there is no {what} {name!r}{nearest(name, names)} The names are {', '.join(names)}")
