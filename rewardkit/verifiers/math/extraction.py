@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 from rewardkit.extract import Found, after_thinking, cut_run_on, hash_marker, tagged
 from rewardkit.verifiers.final_number import guessed_answer
 from rewardkit.verifiers.math.normalise import closing
+from rewardkit.verifiers.math.patterns import lazily
 
 MAX_TAIL = 20_000  # characters at the end of a completion that are looked at
 MAX_BOXES = 32
@@ -94,13 +95,13 @@ def _any_hash(text: str) -> Found | None:
 
 # ------------------------------------------------------------------------------------------------- boxes
 
-_BOX = re.compile(r"\\(?:boxed|fbox)\s*(\{)?")
-_BARE_BOX = re.compile(r"\s*([^\s${}\\]{1,64})")
-_BETWEEN = re.compile(
+_BOX = lazily(r"\\(?:boxed|fbox)\s*(\{)?")
+_BARE_BOX = lazily(r"\s*([^\s${}\\]{1,64})")
+_BETWEEN = lazily(
     r"[\s$,.;、，()\\]*(?:\\text\{)?(?:and|和|及|与|,|、)?\}?[\s$,()\\]*(?:[A-Za-z]{1,2}(?:_\d)?\s*=\s*)?[\s$\\(]*"
 )
-_OR = re.compile(r"\bor\b|或|\blor\b")
-_LIST_GAP = re.compile(
+_OR = lazily(r"\bor\b|或|\blor\b")
+_LIST_GAP = lazily(
     r"[\s$.)\\\]]*(?:,|;|and\b|和|及|、|,\s*and\b|&)[\s$(\\\[]*(?:and\b)?[\s$(\\\[]*(?:[a-z](?:_\{?\d\}?)?\s*=\s*)?[\s$]*"
 )
 
@@ -149,8 +150,8 @@ def _boxed(text: str, mode: str) -> Span | None:
     return Span(", ".join(box[2] for box in together), "\\boxed, joined")
 
 
-_FINAL = re.compile(r"\b(?:final answer|answer)\b[^\\\n]{0,40}\\boxed", re.IGNORECASE)
-_ALTERNATIVE = re.compile(r"[^.\n]{0,80},?\s+or\s+[^.\n]{0,40}(?:=|\\boxed|\d)")
+_FINAL = lazily(r"\b(?:final answer|answer)\b[^\\\n]{0,40}\\boxed", re.IGNORECASE)
+_ALTERNATIVE = lazily(r"[^.\n]{0,80},?\s+or\s+[^.\n]{0,40}(?:=|\\boxed|\d)")
 
 
 def _same_line_alternative(text: str, boxes: list[tuple[int, int, str]]) -> bool:
@@ -176,7 +177,7 @@ def _hedged_behind(text: str, at: int) -> str:
 
 # ------------------------------------------------------------------------------------------------ markers
 
-_JSON = re.compile(
+_JSON = lazily(
     r"[\"'](?:final_?)?answer[\"']\s{0,4}:\s{0,4}(?:\"((?:[^\"\\\n]|\\.){0,1024})\"|'([^'\n]{0,1024})'|([^,}\]\n]{1,1024}))",
     re.IGNORECASE,
 )
@@ -191,7 +192,7 @@ def _json_answer(text: str) -> Span | None:
     return Span(inner.replace("\\\\", "\\").strip(), 'JSON "answer"')
 
 
-_MARK = re.compile(
+_MARK = lazily(
     r"(?:\b(?:the\s+)?(?:final|correct|right|my|overall)?\s*(?:answers?|result|solution)\b[ *_]{0,4}"
     r"(?:(?:to|for) (?:the|this|your) (?:\w{1,20} ){0,3}(?:question|problem))?[ *_]{0,4}"
     r"(?P<mark>\s?[:：=]|is ?:|are ?:|\b(?:is|are|equals|would be|will be|should be|must be|IS)\b)"
@@ -206,7 +207,7 @@ _MARK = re.compile(
     re.IGNORECASE,
 )
 _MAX_MARKS = 200
-_NOT_OWN = re.compile(
+_NOT_OWN = lazily(
     r"\b(?:reference|gold|expected|ground[ -]truth|wrong|incorrect)\s*$|\b(?:reference|gold|expected)\s+.$"
 )
 
@@ -248,11 +249,11 @@ def _display(rest: str, line: str) -> str:
     return line
 
 
-_SENTENCE = re.compile(r"(?:(?<!\bp)(?<!\ba)[.!?](?=\s|$|\*)|。)")
-_MATH = re.compile(r"\$\$(.+?)\$\$|\$([^$\n]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
+_SENTENCE = lazily(r"(?:(?<!\bp)(?<!\ba)[.!?](?=\s|$|\*)|。)")
+_MATH = lazily(r"\$\$(.+?)\$\$|\$([^$\n]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 
 
-_REMARK = re.compile(r",\s+(?:and )?(?:not|because|since|which|rather)\b")
+_REMARK = lazily(r",\s+(?:and )?(?:not|because|since|which|rather)\b")
 
 
 def _first_statement(line: str) -> str:
@@ -285,19 +286,19 @@ def _statable(span: str, colon: bool) -> bool:
 
 # ------------------------------------------------------------------------------------- without any marker
 
-_REFUSED = re.compile(
+_REFUSED = lazily(
     r"\b(?:cannot|can ?not|can't|could not|couldn't|unable to|impossible to|not able to|not possible to|do not know"
     r"|don't know|not enough information|insufficient information|no solution yet|have no solution|not sure|unsure"
     r"|mark this|full marks|full credit|grader|(?:reference|gold|expected|ground[ -]truth) (?:answer|solution|is)"
     r"|score ?:)",
     re.IGNORECASE,
 )
-_BOLD = re.compile(r"\*\*([^*\n]{1,300})\*\*")
+_BOLD = lazily(r"\*\*([^*\n]{1,300})\*\*")
 _CHOICE = [
-    re.compile(r"选(?:择)?\s*[:：]?\s*\(?([A-K])\)?(?![A-Za-z])"),
-    re.compile(r"\b(?:option|choice|answer)\s+\(?([A-K])\)?(?![A-Za-z'’])"),
-    re.compile(r"(?<![A-Za-z'’])\(?([B-HJ-K])\)?\s+(?:is (?:the )?(?:correct|right|best)|fits best|fits)\b"),
-    re.compile(r"\bI (?:choose|pick|select)\s+\(?([A-K])\)?(?![A-Za-z'’])"),
+    lazily(r"选(?:择)?\s*[:：]?\s*\(?([A-K])\)?(?![A-Za-z])"),
+    lazily(r"\b(?:option|choice|answer)\s+\(?([A-K])\)?(?![A-Za-z'’])"),
+    lazily(r"(?<![A-Za-z'’])\(?([B-HJ-K])\)?\s+(?:is (?:the )?(?:correct|right|best)|fits best|fits)\b"),
+    lazily(r"\bI (?:choose|pick|select)\s+\(?([A-K])\)?(?![A-Za-z'’])"),
 ]
 
 
@@ -321,7 +322,7 @@ def _guessed(text: str, rules: tuple[Rule, ...]) -> Span | None:
     return _conclusion(line) or _last_number(text)
 
 
-_VALUE_BEFORE_WORDS = re.compile(r"[^\W\d_]{2,}")
+_VALUE_BEFORE_WORDS = lazily(r"[^\W\d_]{2,}")
 
 
 def _conclusion(line: str) -> Span | None:
@@ -343,7 +344,7 @@ def _conclusion(line: str) -> Span | None:
     return None
 
 
-_OR_AND = re.compile(r"\s*(?:,|,?\s*(?:or|and)\b|或|和)\s*")
+_OR_AND = lazily(r"\s*(?:,|,?\s*(?:or|and)\b|或|和)\s*")
 
 
 def _together(line: str, math: list[re.Match[str]]) -> str:

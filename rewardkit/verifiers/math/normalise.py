@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 import unicodedata
 
+from rewardkit.verifiers.math.patterns import lazily
+
 _COMMANDS = {
     "∞": "infty", "π": "pi", "θ": "theta", "α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "epsilon",
     "ϵ": "epsilon", "λ": "lambda", "μ": "mu", "ν": "nu", "ξ": "xi", "ρ": "rho", "σ": "sigma", "τ": "tau", "φ": "phi",
@@ -48,8 +50,8 @@ _PLAIN = {
 }  # fmt: skip
 _RAISED = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱˣʸᵃᵇᵏᵐᵗᵀ", "0123456789+-()nixyabkmtT", strict=True))
 _LOWERED = dict(zip("₀₁₂₃₄₅₆₇₈₉₊₋₍₎ₙₖᵢⱼₓₐₘ", "0123456789+-()nkijxam", strict=True))
-_RAISED_RUN = re.compile(f"[{''.join(map(re.escape, _RAISED))}]+")
-_LOWERED_RUN = re.compile(f"[{''.join(map(re.escape, _LOWERED))}]+")
+_RAISED_RUN = lazily(f"[{''.join(map(re.escape, _RAISED))}]+")
+_LOWERED_RUN = lazily(f"[{''.join(map(re.escape, _LOWERED))}]+")
 _RAISED_TABLE, _LOWERED_TABLE = str.maketrans(_RAISED), str.maketrans(_LOWERED)
 _KEPT = frozenset("°€£¥₹₩₽₱₫฿₦¢")
 
@@ -85,36 +87,36 @@ def _folded(char: str) -> str:
     return plain if len(plain) <= 4 else char
 
 
-_LAYOUT = re.compile(
+_LAYOUT = lazily(
     r"\\(?:left|right|middle|bigl?|Bigl?|biggl?|Biggl?|[bB]igg?[rm]|displaystyle|textstyle|scriptstyle|limits|nolimits"
     r"|tiny|small|normalsize|large|Large|rm|bf|it|sf|mathstrut|strut|nonumber|hfill|centering|boldmath)(?![A-Za-z])\s?"
 )
-_LEFT_DOT = re.compile(r"\\(?:left|right)\s*\.")
-_SPACES = re.compile(
+_LEFT_DOT = lazily(r"\\(?:left|right)\s*\.")
+_SPACES = lazily(
     r"\\(?:[,;:> ]|(?:q?quad|thinspace|medspace|thickspace|enspace|hspace\*?\s*\{[^{}]{0,16}\}|nobreakspace|null)"
     r"(?![A-Za-z]))|~"
 )
-_NOTHING = re.compile(r"\\!|\\(?:tag|label)\s*\{[^{}]{0,40}\}|\\phantom\s*\{[^{}]{0,40}\}")
-_COLOUR = re.compile(r"\\(?:text)?color\s*\{[^{}]{0,40}\}|\\(?:color)\s*(?:red|blue|green|black)(?![A-Za-z])")
-_KERN = re.compile(r"\\(?:kern|mkern|hskip)\s*-?\d{0,4}\.?\d{0,4}\s*(?:pt|em|mu|ex)")
-_GROUPED = re.compile(r"(?<=\d)(?:\{,\}|\\,|,\\!\s?|,\{\}|\{ \}|\\ |~)(?=\d{3}(?!\d))")
+_NOTHING = lazily(r"\\!|\\(?:tag|label)\s*\{[^{}]{0,40}\}|\\phantom\s*\{[^{}]{0,40}\}")
+_COLOUR = lazily(r"\\(?:text)?color\s*\{[^{}]{0,40}\}|\\(?:color)\s*(?:red|blue|green|black)(?![A-Za-z])")
+_KERN = lazily(r"\\(?:kern|mkern|hskip)\s*-?\d{0,4}\.?\d{0,4}\s*(?:pt|em|mu|ex)")
+_GROUPED = lazily(r"(?<=\d)(?:\{,\}|\\,|,\\!\s?|,\{\}|\{ \}|\\ |~)(?=\d{3}(?!\d))")
 _ESCAPES = [
-    (re.compile(r"\\(?:\$|textdollar(?![A-Za-z]))"), "US$"),
-    (re.compile(r"\\([#&])"), r"\1"),
-    (re.compile(r"\\pounds(?![A-Za-z])"), "£"),
-    (re.compile(r"\\(?:text)?euro(?![A-Za-z])"), "€"),
-    (re.compile(r"\^\s*\{?\s*\\(?:circ|degree)(?![A-Za-z])\s*\}?|\\(?:text)?degree(?![A-Za-z])"), "°"),
-    (re.compile(r"\\(?:lt)(?![A-Za-z])"), "<"),
-    (re.compile(r"\\(?:gt)(?![A-Za-z])"), ">"),
-    (re.compile(r"\\prime(?![A-Za-z])"), "'"),
-    (re.compile(r"\^\s*(?:\{\s*('+)\s*\}|('))"), r"\1\2"),
+    (lazily(r"\\(?:\$|textdollar(?![A-Za-z]))"), "US$"),
+    (lazily(r"\\([#&])"), r"\1"),
+    (lazily(r"\\pounds(?![A-Za-z])"), "£"),
+    (lazily(r"\\(?:text)?euro(?![A-Za-z])"), "€"),
+    (lazily(r"\^\s*\{?\s*\\(?:circ|degree)(?![A-Za-z])\s*\}?|\\(?:text)?degree(?![A-Za-z])"), "°"),
+    (lazily(r"\\(?:lt)(?![A-Za-z])"), "<"),
+    (lazily(r"\\(?:gt)(?![A-Za-z])"), ">"),
+    (lazily(r"\\prime(?![A-Za-z])"), "'"),
+    (lazily(r"\^\s*(?:\{\s*('+)\s*\}|('))"), r"\1\2"),
 ]
-_WRAPPER = re.compile(
+_WRAPPER = lazily(
     r"\\(?:boxed|fbox|underline|mathbf|mathsf|bm|boldsymbol|emph|textbf|textit|mathit|ensuremath|displaylines|pmb"
     r"|colorbox\{[a-z]{0,12}\}|framebox|mathbin|mathrel|mathord|mathstrut|hbox|enclose\{[a-z]{0,12}\})\s*\{"
 )
 _PAIRS = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ("`", "`"), ('"', '"'), ("**", "**"), ("__", "__"))
-_END = re.compile(r"(?:[.,;:]|\\\\)+\s*$|(?<=[^\d!)}\]\sA-Za-z|])!+$")
+_END = lazily(r"(?:[.,;:]|\\\\)+\s*$|(?<=[^\d!)}\]\sA-Za-z|])!+$")
 
 
 def strip_layout(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from fractions import Fraction
 from functools import cached_property, lru_cache
 
@@ -12,18 +11,19 @@ from rewardkit.verifiers.math.gate import Refused, check_size
 from rewardkit.verifiers.math.grammar import parse_tree
 from rewardkit.verifiers.math.leaves import defined
 from rewardkit.verifiers.math.normalise import normalise
+from rewardkit.verifiers.math.patterns import lazily
 from rewardkit.verifiers.math.tree import SCALAR, Measure, NamedSet, Node, Num, PlusMinus, Seq, contains
 
-_CURRENCY = re.compile(r"^\s*(?:US\$|\$|€|£|¥|₹)\s*")
+_CURRENCY = lazily(r"^\s*(?:US\$|\$|€|£|¥|₹)\s*")
 # An operator behind the number; number.py takes a star for Markdown.
-_TRAILING = re.compile(r"\\(?:cdot|times|ast|div)\s*\$?$|^[^*]+(?<!\*)\*\s*$")
-_MATRIX_CALL = re.compile(r"^(?:sympy\.)?Matrix\((\[.*\])\)$")
+_TRAILING = lazily(r"\\(?:cdot|times|ast|div)\s*\$?$|^[^*]+(?<!\*)\*\s*$")
+_MATRIX_CALL = lazily(r"^(?:sympy\.)?Matrix\((\[.*\])\)$")
 # The commonest forms of fractions, read without the rest of number.py.
-_FRACTION = re.compile(r"(-)?(?:\\[dt]?frac\{([0-9]{1,18})\}\{([0-9]{1,18})\}|([0-9]{1,18})/([0-9]{1,18}))")
-_TO = re.compile(r"^(\d{1,9}) to (\d{1,9})$")
-_SPLIT_COMMA = re.compile(r"\d,\d")
-_GLUED = re.compile(r"[\d)}]\s?[A-Za-z]$")
-_GLUED_TWO = re.compile(r"^-?[\d.]+[A-Za-z]{1,2}$")
+_FRACTION = lazily(r"(-)?(?:\\[dt]?frac\{([0-9]{1,18})\}\{([0-9]{1,18})\}|([0-9]{1,18})/([0-9]{1,18}))")
+_TO = lazily(r"^(\d{1,9}) to (\d{1,9})$")
+_SPLIT_COMMA = lazily(r"\d,\d")
+_GLUED = lazily(r"[\d)}]\s?[A-Za-z]$")
+_GLUED_TWO = lazily(r"^-?[\d.]+[A-Za-z]{1,2}$")
 
 
 class Reading:

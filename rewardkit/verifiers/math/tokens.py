@@ -9,6 +9,7 @@ from typing import NamedTuple
 from rewardkit.verifiers.math.functions import GREEK, NAMES, SAME_LETTER
 from rewardkit.verifiers.math.gate import MAX_TOKENS, Refused, TooLarge
 from rewardkit.verifiers.math.normalise import closing
+from rewardkit.verifiers.math.patterns import lazily
 
 
 class Token(NamedTuple):
@@ -34,7 +35,7 @@ class Token(NamedTuple):
     digits: int = 0
 
 
-_SCAN = re.compile(
+_SCAN = lazily(
     r"""
       (?P<space>\s+)
     | (?P<num>\d+\.(?=\\(?:overline|bar|dot)(?![A-Za-z]))|(?:[1-9]\d{0,2}(?:_\d{3})+(?!\d)|\d+)(?:\.\d+)?
@@ -53,9 +54,7 @@ _SCAN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_THOUSANDS = re.compile(
-    r"[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?(?![\d]|,\d)|[1-9]\d?(?:,\d{2})+,\d{3}(?:\.\d+)?(?![\d]|,\d)"
-)
+_THOUSANDS = lazily(r"[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?(?![\d]|,\d)|[1-9]\d?(?:,\d{2})+,\d{3}(?:\.\d+)?(?![\d]|,\d)")
 
 _RELATIONS = {
     "le": "<=", "leq": "<=", "leqslant": "<=", "leqq": "<=", "ge": ">=", "geq": ">=", "geqslant": ">=", "geqq": ">=",
@@ -305,8 +304,11 @@ def _glued(name: str) -> str:
     return ""
 
 
+_AFTER_NOT = lazily(r"\s*(?:(=)|\\(in)(?![A-Za-z]))")
+
+
 def _negated(text: str, start: int, end: int, stop: int, tokens: list[Token], spaced: bool) -> int:
-    match = re.compile(r"\s*(?:(=)|\\(in)(?![A-Za-z]))").match(text, end, stop)
+    match = _AFTER_NOT.match(text, end, stop)
     if match is None:
         raise Refused("\\not stands before no relation")
     tokens.append(Token("rel", "!=" if match[1] else "notin", start, match.end(), spaced))
@@ -350,4 +352,4 @@ def _ends_value(tokens: list[Token]) -> bool:
 
 
 # What is mathematics although it stands in \text: one letter, or no letters at all.
-_PLAIN = re.compile(r"[^A-Za-z\u0080-\uffff]+|[A-Za-z]'?|\([A-Za-z]\)")
+_PLAIN = lazily(r"[^A-Za-z\u0080-\uffff]+|[A-Za-z]'?|\([A-Za-z]\)")

@@ -9,6 +9,8 @@ import re
 from fractions import Fraction
 from typing import NamedTuple
 
+from rewardkit.verifiers.math.patterns import lazily
+
 
 class Clock(NamedTuple):
     """A time of day in minutes (or seconds as a fraction); `half` is "am", "pm" or ""."""
@@ -18,7 +20,7 @@ class Clock(NamedTuple):
     padded: bool  # written like a clock: minutes of two digits below 60
 
 
-_CLOCK = re.compile(
+_CLOCK = lazily(
     r"(\d{1,2})(?:\s?:\s?(\d{1,2})(?:\s?:\s?(\d{2}))?)?\s*(?:\\?(?:text|mathrm)?\s*\{?\s*([ap])\.?\s?m\b\.?\s*\}?|(noon|midnight|o'?clock))?",
     re.IGNORECASE,
 )
@@ -92,18 +94,18 @@ _MONTHS = {
 }
 _MONTH = "|".join(sorted(_MONTHS, key=len, reverse=True))
 _DATES = [
-    re.compile(rf"(?P<m>{_MONTH})\.?\s+(?P<d>\d{{1,2}})(?:st|nd|rd|th)?(?:\s*,?\s*(?P<y>\d{{4}}))?", re.IGNORECASE),
-    re.compile(
+    lazily(rf"(?P<m>{_MONTH})\.?\s+(?P<d>\d{{1,2}})(?:st|nd|rd|th)?(?:\s*,?\s*(?P<y>\d{{4}}))?", re.IGNORECASE),
+    lazily(
         rf"(?:the\s+)?(?P<d>\d{{1,2}})(?:st|nd|rd|th)?\s+(?:of\s+)?(?P<m>{_MONTH})\.?(?:\s*,?\s*(?P<y>\d{{4}}))?",
         re.IGNORECASE,
     ),
-    re.compile(r"(?P<y>\d{4})-(?P<m>\d{1,2})-(?P<d>\d{1,2})"),
-    re.compile(r"(?P<y>\d{4})/(?P<m>\d{1,2})/(?P<d>\d{1,2})"),
-    re.compile(r"(?P<m>\d{1,2})/(?P<d>\d{1,2})/(?P<y>\d{4})"),
-    re.compile(r"(?:(?P<y>\d{4})\s*年\s*)?(?P<m>\d{1,2})\s*月\s*(?P<d>\d{1,2})\s*[日号]"),
-    re.compile(rf"(?P<m>{_MONTH})\.?,?\s+(?P<y>\d{{4}})", re.IGNORECASE),
+    lazily(r"(?P<y>\d{4})-(?P<m>\d{1,2})-(?P<d>\d{1,2})"),
+    lazily(r"(?P<y>\d{4})/(?P<m>\d{1,2})/(?P<d>\d{1,2})"),
+    lazily(r"(?P<m>\d{1,2})/(?P<d>\d{1,2})/(?P<y>\d{4})"),
+    lazily(r"(?:(?P<y>\d{4})\s*年\s*)?(?P<m>\d{1,2})\s*月\s*(?P<d>\d{1,2})\s*[日号]"),
+    lazily(rf"(?P<m>{_MONTH})\.?,?\s+(?P<y>\d{{4}})", re.IGNORECASE),
 ]
-_WEEKDAY = re.compile(r"^(?:mon|tues|wednes|thurs|fri|satur|sun)day,?\s+(?=\S)", re.IGNORECASE)
+_WEEKDAY = lazily(r"^(?:mon|tues|wednes|thurs|fri|satur|sun)day,?\s+(?=\S)", re.IGNORECASE)
 
 
 def read_date(text: str) -> Date | None:
@@ -135,7 +137,7 @@ class Based(NamedTuple):
     base: int
 
 
-_BASED = re.compile(
+_BASED = lazily(
     r"(-?[0-9A-Za-z]{1,200})\s*_\s*(?:\{\s*(?:\\(?:text|mathrm)\s*\{\s*)?(\w{1,12})\s*\}?\s*\}|\\(?:text|mathrm)\s*\{\s*(\w{1,12})\s*\}|(\d{1,2}))"
     r"|\(?(-?[0-9A-Fa-f]{1,200})\)?\s*(?:\\text\s*\{)?\s*(?:\(?base|in base)[\s-]*(\w{1,12})\)?\s*\}?"
     r"|\((-?[0-9A-F]{1,200})\)_(?:\{\s*(\d{1,2})\s*\}|(\d{1,2}))"
@@ -171,7 +173,7 @@ def read_based(text: str) -> Based | None:
     return Based(sign + (plain.lstrip("0") or "0"), base)
 
 
-_DMS = re.compile(r"(-?\d{1,4})\s*°\s*(\d{1,2}(?:\.\d{1,6})?)\s*'(?:\s*(\d{1,2}(?:\.\d{1,6})?)\s*(?:\"|''))?")
+_DMS = lazily(r"(-?\d{1,4})\s*°\s*(\d{1,2}(?:\.\d{1,6})?)\s*'(?:\s*(\d{1,2}(?:\.\d{1,6})?)\s*(?:\"|''))?")
 
 
 def read_degrees(text: str) -> Fraction | None:
@@ -188,16 +190,16 @@ def read_degrees(text: str) -> Fraction | None:
 
 # ---------------------------------------------------------------------------------------------- choices
 
-_LETTERS = re.compile(r"\(?([A-Z])\)?")
-_SEVERAL = re.compile(r"\(?[A-Z]\)?(?:(?:\s*[,;/&]\s*|\s*,?\s*\band\b\s*|\s+)\(?[A-Z]\)?){1,9}")
-_RUN_OF_LETTERS = re.compile(r"[A-K]{2,8}")
-_LABELLED = re.compile(
+_LETTERS = lazily(r"\(?([A-Z])\)?")
+_SEVERAL = lazily(r"\(?[A-Z]\)?(?:(?:\s*[,;/&]\s*|\s*,?\s*\band\b\s*|\s+)\(?[A-Z]\)?){1,9}")
+_RUN_OF_LETTERS = lazily(r"[A-K]{2,8}")
+_LABELLED = lazily(
     r"(?:(?:the\s+)?(?:correct\s+)?(?:option|choice|answer)(?:\s+is)?\s*:?\s*|选(?:项|择)?\s*|答案(?:是|为)?\s*[::]?\s*)?"
     r"(?:\\(?:text|mathrm|textbf|mathbf)\s*\{\s*)?"
     r"\(?\s*(?P<letter>[A-Za-z])\s*(?:\)|\.|:|\)\.|\)\:)?\s*\}?\s*(?:(?<=[).:}\s])\s*(?P<rest>\S.*))?",
     re.IGNORECASE | re.DOTALL,
 )
-_STRIP_TEXT = re.compile(r"\\(?:text|mathrm|textbf|mathbf|mathsf|textrm|operatorname)\s*\{([^{}]*)\}")
+_STRIP_TEXT = lazily(r"\\(?:text|mathrm|textbf|mathbf|mathsf|textrm|operatorname)\s*\{([^{}]*)\}")
 
 
 def read_choices(text: str) -> frozenset[str] | None:

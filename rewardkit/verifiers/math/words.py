@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-_COMMAND = re.compile(
+from rewardkit.verifiers.math.patterns import lazily
+
+_COMMAND = lazily(
     r"\\(?:text|mathrm|textrm|textbf|mathbf|textit|mathit|mbox|operatorname|textsf|emph|rm|bf|it)\s*(?=\{)"
 )
-_ENVIRONMENT = re.compile(r"\\(?:begin|end)\s*\{[A-Za-z*]{1,12}\}")
-_ANY_COMMAND = re.compile(r"\\[A-Za-z]+")
-_DROPPED = re.compile(r"(?:[\s{}.,;:!?\"'`*_~]|-(?![\d\\]))+")
-_ARTICLE = re.compile(r"^(?:the answer is|a|an|the)\s+", re.IGNORECASE)
+_ENVIRONMENT = lazily(r"\\(?:begin|end)\s*\{[A-Za-z*]{1,12}\}")
+_ANY_COMMAND = lazily(r"\\[A-Za-z]+")
+_DROPPED = lazily(r"(?:[\s{}.,;:!?\"'`*_~]|-(?![\d\\]))+")
+_ARTICLE = lazily(r"^(?:the answer is|a|an|the)\s+", re.IGNORECASE)
 
 _NO_SOLUTION = frozenset(
     [
@@ -84,10 +86,10 @@ def is_all_reals(plain: str) -> bool:
     return plain in _ALL_REALS
 
 
-_WORD = re.compile(r"[^\W\d_]{3,}|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
+_WORD = lazily(r"[^\W\d_]{3,}|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 
 
-_ONLY_LETTERS = re.compile(r"[^\W\d_]{2,60}")
+_ONLY_LETTERS = lazily(r"[^\W\d_]{2,60}")
 
 
 def is_wordy(text: str) -> bool:
