@@ -24,6 +24,12 @@ def rewardkit_verifiers(register: Register) -> None:
     register(
         "json_schema", "rewardkit.verifiers.json_schema:JsonSchema", "The answer is JSON that a JSON Schema allows"
     )
+    register("math", "rewardkit.verifiers.math.verifier:Math", "The stated answer equals the reference mathematically")
+    register(
+        "math_verify",
+        "rewardkit.verifiers.math_verify:MathVerify",
+        "What the math-verify package says, where installed",
+    )
     register("number_close", "rewardkit.verifiers.number_close:NumberClose", "The answer is near the reference number")
 
 

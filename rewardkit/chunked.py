@@ -67,7 +67,7 @@ def chunked(
     groups, or cannot be loaded by another process.
     """
     count = min(cpu_count(), MOST) if workers is None else workers
-    if count < 2 or engine.outside or engine.takes_group:
+    if count < 2 or engine.outside or engine.away or engine.takes_group:
         return None
     if not all(targets.travels(leaf.target) for leaf in engine.leaves):
         return None

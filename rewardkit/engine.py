@@ -24,9 +24,9 @@ import msgspec
 from rewardkit import recipe, targets
 from rewardkit.compose import Reward
 from rewardkit.errors import ColumnError, UsageError, nearest
-from rewardkit.inline import Evaluation, Inline, Leaves, members_of, score_unit
+from rewardkit.inline import Evaluation, Inline, Judge, Leaves, members_of, score_unit
 from rewardkit.inline import Scored as Scored
-from rewardkit.leaf import Leaf, failure
+from rewardkit.leaf import Leaf, attempt_glance, failure
 from rewardkit.loop import LoopThread
 from rewardkit.records import names
 from rewardkit.records.names import flat
@@ -111,15 +111,29 @@ class Engine:
         self.leaves = self._ready.leaves
         for leaf in self.leaves:
             self._check_limits(leaf)
+        self.away = [slot for slot, leaf in enumerate(self.leaves) if _goes_away(leaf)]
+        for slot in self.away:
+            if self.leaves[slot].glances:
+                self._ready.judges[slot] = self._glancing(slot)
         self._inline = Inline(self._ready, step)
         self.takes_group = any(leaf.takes_group for leaf in self.leaves)
         self.outside = any(_outside(leaf) for leaf in self.leaves)
-        self.away = [slot for slot, leaf in enumerate(self.leaves) if _goes_away(leaf)]
         self._workers = workers
         self._concurrency = concurrency
         self._started = _Started()
         # An engine that is forgotten, or still open when the interpreter ends, must not leave anything behind.
         self._finalizer = weakref.finalize(self, self._started.close)
+
+    def _glancing(self, slot: int) -> _Glancing:
+        # A weak reference: what the engine holds must not hold the engine, which closes its workers when it is forgotten.
+        engine = weakref.ref(self)
+
+        def ask_worker(generation: Generation, at: list[int]) -> list[Score]:
+            alive = engine()
+            assert alive is not None
+            return alive.in_worker(slot, generation, at).result()
+
+        return _Glancing(self.leaves[slot], ask_worker)
 
     @property
     def step(self) -> int | None:
@@ -199,6 +213,10 @@ class Engine:
                 self._started.pool = WorkerPool([self.leaves[slot] for slot in self.away], workers=self._workers)
             return self._started.pool
 
+    def in_worker(self, slot: int, generation: Generation, at: Sequence[int]) -> concurrent.futures.Future[list[Score]]:
+        """Judge completions with the leaf of a slot in a worker process."""
+        return self.pool().submit(self.away.index(slot), generation, list(at))
+
     def close(self) -> None:
         """End workers, threads and the loop. Scores that are not read yet are lost."""
         self._started.close()
@@ -228,6 +246,39 @@ class _Started:
             loop.close()
 
 
+class _Glancing(Judge):
+    """A leaf that decides most completions here by bounded work, and the others in a worker."""
+
+    def __init__(self, leaf: Leaf, ask_worker: Callable[[Generation, list[int]], list[Score]]) -> None:
+        super().__init__(leaf)
+        self._ask_worker = ask_worker
+
+    def __call__(self, generation: Generation, at: Sequence[int] | None = None) -> list[Score]:
+        """Judge completions, or all; wait for the worker where one is needed."""
+        places = range(len(generation.completions)) if at is None else at
+        glanced, late = self.glance(generation, places)
+        return _filled(glanced, self._ask_worker(generation, late) if late else [])
+
+    def glance(self, generation: Generation, at: Sequence[int]) -> tuple[list[Score | None], list[int]]:
+        """Return the scores of completions, None for those that need a worker, and the places of these."""
+        sample, completions = generation.sample, generation.completions
+        prepared = self.prepare(sample)
+        if isinstance(prepared, Score):
+            return [msgspec.structs.replace(prepared) for _ in at], []
+        scores: list[Score | None] = []
+        for i in at:
+            started = time.perf_counter()
+            score = attempt_glance(self.leaf, prepared, sample, completions[i])
+            scores.append(None if score is None else _timed(score, started))
+        return scores, [i for i, score in zip(at, scores, strict=True) if score is None]
+
+
+def _filled(glanced: Sequence[Score | None], late: Iterable[Score]) -> list[Score]:
+    """Put what the workers decided into the gaps."""
+    rest = iter(late)
+    return [next(rest) if score is None else score for score in glanced]
+
+
 class _Concurrent(Evaluation):
     """One group under evaluation on the loop's thread."""
 
@@ -250,9 +301,13 @@ class _Concurrent(Evaluation):
             return await self._waiting(leaf, generation, at, _call_async)
         if leaf.placement == "thread":
             return await self._waiting(leaf, generation, at, self.engine.started_loop().call_in_thread)
+        judge = self.leaves.judges[slot]
+        if isinstance(judge, _Glancing):
+            glanced, late = judge.glance(generation, at)
+            found = await asyncio.wrap_future(self.engine.in_worker(slot, generation, late)) if late else []
+            return _filled(glanced, found)
         if _goes_away(leaf):
-            job = self.engine.pool().submit(self.engine.away.index(slot), generation, list(at))
-            return await asyncio.wrap_future(job)
+            return await asyncio.wrap_future(self.engine.in_worker(slot, generation, at))
         return await super().judge(slot, generation, at)
 
     async def _waiting(self, leaf: Leaf, generation: Generation, at: Sequence[int], call: _Call) -> list[Score]:
@@ -406,7 +461,7 @@ def _reference_like(columns: Sequence[str]) -> str:
 
 
 def _outside(leaf: Leaf) -> bool:
-    return leaf.is_async or leaf.placement == "thread" or _goes_away(leaf)
+    return leaf.is_async or leaf.placement == "thread" or (_goes_away(leaf) and not leaf.glances)
 
 
 def _goes_away(leaf: Leaf) -> bool:

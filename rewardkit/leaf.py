@@ -88,6 +88,18 @@ class Leaf(Reward):
     def judge(self, prepared: object, sample: Sample, completion: Completion) -> Score | Awaitable[Score]:
         """Score one completion. May raise; `attempt` turns that into an error score."""
 
+    @property
+    def glances(self) -> bool:
+        """Whether `glance` decides most completions in the caller's process, so that few need a worker."""
+        return False
+
+    def glance(self, prepared: object, sample: Sample, completion: Completion) -> Score | None:
+        """Score one completion by bounded work alone; None leaves it to `judge` in a worker. For process leaves."""
+        return None
+
+    def warm(self) -> None:
+        """Import what judging needs, in a worker, before the first deadline begins."""
+
     def judge_group(self, prepared: object, generation: Generation) -> list[Score] | Awaitable[list[Score]]:
         """Score all completions of one group at once."""
         raise ContractError(f"{self.label} judges single completions")
@@ -108,6 +120,18 @@ def broke(leaf: Leaf, problem: BaseException) -> Score:
     if isinstance(problem, MemoryError):  # what a worker says of it, too
         return Score(0.0, "judging needed more memory than there is", reason="memory", name=leaf.label)
     return failure(leaf.label, problem)
+
+
+def attempt_glance(leaf: Leaf, prepared: object, sample: Sample, completion: Completion) -> Score | None:
+    """Judge one completion by bounded work; None leaves it to a worker. Whatever the leaf raises becomes a score."""
+    try:
+        return leaf.glance(prepared, sample, completion)
+    except KeyboardInterrupt:
+        raise
+    except MemoryError:
+        return Score(0.0, "judging needed more memory than there is", reason="memory", name=leaf.label)
+    except BaseException as problem:
+        return failure(leaf.label, problem)
 
 
 def attempt_prepare(leaf: Leaf, sample: Sample) -> object:

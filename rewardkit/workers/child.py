@@ -270,6 +270,7 @@ class _Child:
         if leaf is None:
             try:
                 leaf = leaf_from_data(self._data[number])
+                leaf.warm()
             except BaseException as problem:
                 text = str(problem) if isinstance(problem, RewardkitError) else f"{type(problem).__name__}: {problem}"
                 self._send("unloadable", _printable(text))
