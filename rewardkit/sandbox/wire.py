@@ -42,8 +42,11 @@ DRAIN = 10_000
 _EXACT = 1 << 53  # ints beyond are sent in hex: some JSON readers make floats of them, and Python limits their digits
 
 TYPES: dict[str, type] = {name: item for name, item in vars(builtins).items() if isinstance(item, type)}
+_WITH_MORE_THAN_TEXT = {"ExceptionGroup", "UnicodeDecodeError", "UnicodeEncodeError", "UnicodeTranslateError"}
 EXCEPTIONS: dict[str, type[Exception]] = {
-    name: item for name, item in TYPES.items() if issubclass(item, Exception) and item.__name__ == name
+    name: item
+    for name, item in TYPES.items()
+    if issubclass(item, Exception) and item.__name__ == name and name not in _WITH_MORE_THAN_TEXT
 }
 """The builtin exceptions that may cross; never SystemExit or KeyboardInterrupt."""
 
@@ -119,7 +122,7 @@ class Encoder:
 
 
 def _integer(encoder: Encoder, value: int, depth: int) -> Tree:
-    return encoder._tree(int.__index__(value) if type(value) is int else int.__add__(value, 0), depth)
+    return encoder._tree(int.__int__(value), depth)
 
 
 def _plain_sequence(tag: str, walk: Callable[[Any], Iterator[Any]]) -> Callable[[Encoder, Any, int], Tree]:
@@ -149,7 +152,7 @@ def _moment(encoder: Encoder, value: Any, depth: int) -> Tree:
 
 _ENCODERS: dict[type, Callable[[Encoder, Any, int], Tree]] = {
     int: _integer,
-    float: lambda encoder, value, depth: encoder._tree(float.__add__(value, 0.0) if value else float.__abs__(value), depth),
+    float: lambda encoder, value, depth: encoder._tree(float.__float__(value), depth),
     str: lambda encoder, value, depth: str.__getitem__(value, slice(None)),
     list: _plain_sequence("l", list.__iter__),
     tuple: _plain_sequence("t", tuple.__iter__),
