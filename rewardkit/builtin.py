@@ -24,6 +24,11 @@ def rewardkit_verifiers(register: Register) -> None:
     register(
         "json_schema", "rewardkit.verifiers.json_schema:JsonSchema", "The answer is JSON that a JSON Schema allows"
     )
+    register(
+        "code",
+        "rewardkit.verifiers.code.verifier:Code",
+        "The program passes its tests, in a sandbox and with a verdict that it cannot reach",
+    )
     register("number_close", "rewardkit.verifiers.number_close:NumberClose", "The answer is near the reference number")
 
 
