@@ -120,5 +120,6 @@ def rewardkit_commands(register: Register) -> None:
         "show", "rewardkit.cli.show:command", "Show one reward: what it does, its options, its reference, an example."
     )
     register("try", "rewardkit.cli.try_:command", "Score one text and explain the result.")
+    register("sandbox", "rewardkit.cli.sandbox:command", "Say which sandbox level works here, and test it.")
     register("plugins", "rewardkit.cli.plugins:command", "List installed plugins, and what is wrong with broken ones.")
     register("new", "rewardkit.cli.new:command", "Make a plugin to start from.")

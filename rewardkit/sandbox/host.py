@@ -10,7 +10,6 @@ import contextlib
 import itertools
 import json
 import os
-import platform
 import select
 import signal
 import socket
@@ -31,11 +30,12 @@ from rewardkit.sandbox.limits import LEVELS, Finished, Level, Limits, Status
 from rewardkit.sandbox.wire import HEADER, LARGEST_JOB, LARGEST_MESSAGE, Tree, WireError
 
 BOOT = Path(__file__).with_name("boot.py")
+PROBE = Path(__file__).with_name("probe.py")
 PRELOAD = (
-    *("abc", "array", "ast", "asyncio", "base64", "bisect", "calendar", "cmath", "collections", "contextlib", "copy"),
-    *("ctypes", "dataclasses", "datetime", "decimal", "enum", "fractions", "functools", "hashlib", "heapq", "inspect"),
-    *("io", "itertools", "json", "math", "numbers", "operator", "queue", "random", "re", "statistics", "string"),
-    *("struct", "textwrap", "threading", "time", "traceback", "typing", "unicodedata", "unittest", "warnings"),
+    *("abc", "array", "ast", "base64", "bisect", "calendar", "cmath", "collections", "contextlib", "copy", "dataclasses"),
+    *("datetime", "decimal", "enum", "fractions", "functools", "hashlib", "heapq", "inspect", "io", "itertools", "json"),
+    *("math", "numbers", "operator", "queue", "random", "re", "statistics", "string", "struct", "textwrap", "threading"),
+    *("time", "traceback", "typing", "unicodedata", "warnings"),
 )
 """Modules of the standard library that the server has imported before a program needs them."""
 
@@ -169,8 +169,17 @@ class Sandbox:
                 return self._server
             if self._server is not None:
                 self._server.end()
-            self._server = _Server(self.level, self._preload)
-            return self._server
+            server = self._server = _Server(self.level, self._preload)
+        if self.level != "unsafe":
+            try:
+                _probe(self)
+            except SandboxDied as died:
+                self.close()
+                raise reasons.unavailable(self.level, "self-test", 0, f"it ended: {died}") from None
+            except SandboxUnavailable:
+                self.close()
+                raise
+        return server
 
     def _disown(self) -> None:
         """In a fork of the caller: let go of the server, which belongs to the parent."""
@@ -642,11 +651,14 @@ class Judge(Session):
         self, sandbox: Sandbox, source: str, remote: Session, names: Sequence[str], writeback: bool, limits: Limits
     ) -> None:
         self._remote = remote
+        self.calls = 0
+        """How often the test has asked the program for something."""
         super().__init__(sandbox, "judge", source, (list(names), writeback), limits)
 
     def _call_back(self, body: bytes, message: list[Any]) -> bytes:
         """Hand a call of the test on to the program, and a call of the program back to the test."""
         remote = self._remote
+        self.calls += 1
         if remote.finished is not None:
             raise SandboxDied(remote.finished, remote)
         remote._child.queue("job", _framed(body))
@@ -728,5 +740,27 @@ def available() -> dict[Level, str | None]:
 
 
 def self_test(level: Level = "strict") -> list[tuple[str, str]]:
-    """Try what the level must stop, in it. Return (attempt, outcome) pairs; raises SandboxUnavailable when one succeeds."""
-    raise NotImplementedError
+    """Try in a level what it must stop; return (attempt, what refused it or "" when nothing did) pairs.
+
+    Raises SandboxUnavailable when the level cannot be started, or does not stop what it must.
+    """
+    with Sandbox(level) as sandbox:
+        return _probe(sandbox)
+
+
+_LIE = "def equal(answer):\n    return answer() == 1\n"
+
+
+def _probe(sandbox: Sandbox) -> list[tuple[str, str]]:
+    """Try everything in the probe. Raises SandboxUnavailable when something is not stopped that the level must stop."""
+    found = []
+    with sandbox.session(PROBE.read_text(encoding="utf-8")) as session:
+        for name in wire.to_value(session.get("NAMES").value) or ():
+            found.append((name, str(session.call("attempt", [name]).value)))
+        with sandbox.judge(_LIE, remote=session, names=["lie"]) as judge:
+            lie = judge.call("equal", [Remote("lie")])
+            found.append(("pass with an object that equals everything", lie.text if lie.exception else ""))
+    missed = [name for name, refusal in found if not refusal]
+    if not found[1:] or (missed and sandbox.level != "unsafe"):
+        raise reasons.unavailable(sandbox.level, "self-test", 0, f"not stopped: {', '.join(missed) or 'it did not answer'}")
+    return found

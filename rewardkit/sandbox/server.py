@@ -75,6 +75,7 @@ def _prepare(preload: list[str]) -> None:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     child.make_streams()
+    child.warm_up()
     threading.stack_size(_THREAD_STACK)
     os.environ.clear()
     os.environ.update(HOME=namespaces.WORK, TMPDIR=namespaces.WORK, LANG="C.UTF-8", PATH="/usr/bin:/bin")
