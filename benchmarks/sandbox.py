@@ -1,8 +1,10 @@
-"""Speed of the sandbox, and what many runs leave behind. Run: `python benchmarks/sandbox.py [--runs 10000] [--level LEVEL]`.
+"""Speed of the sandbox, and what many runs leave behind.
 
-A function run is what grading a function costs: a new process behind its walls, the source executed, five calls answered.
-A script run feeds standard input and reads the output. Counted before and after: processes, threads, descriptors here and in
-the server, mounts, this process's children, files in the temporary folder, resident memory of the server.
+    python benchmarks/sandbox.py [--runs 10000] [--level LEVEL]
+
+A function run is what grading a function costs: a new process behind its walls, the source executed, five calls
+answered. A script run feeds standard input and reads the output. Counted before and after: processes, children and
+descriptors of this process, descriptors of the server, mounts, files in the temporary folder, resident memory.
 """
 
 from __future__ import annotations
@@ -81,7 +83,9 @@ def left_behind(sandbox: Sandbox) -> dict[str, int]:
 
 
 def _children(pid: int) -> list[int]:
-    return [int(word) for task in os.listdir(f"/proc/{pid}/task") for word in _words(f"/proc/{pid}/task/{task}/children")]
+    return [
+        int(word) for task in os.listdir(f"/proc/{pid}/task") for word in _words(f"/proc/{pid}/task/{task}/children")
+    ]
 
 
 def _words(path: str) -> list[str]:
@@ -100,9 +104,14 @@ def main() -> None:
     options = parser.parse_args()
     began = time.perf_counter()
     with Sandbox(options.level) as sandbox, Sandbox(options.level) as second:
-        print(f"level {options.level}; start {1000 * (time.perf_counter() - began) / 2:.0f} ms; load {os.getloadavg()[0]:.1f}")
+        start = 1000 * (time.perf_counter() - began) / 2
+        print(f"level {options.level}; start {start:.0f} ms; load {os.getloadavg()[0]:.1f}")
         print(f"{'run':28}{'median ms':>10}{'runs/s':>10}{'2 servers':>11}")
-        for name, run in (("function, 5 calls", function_run), ("test code in a judge", judged_run), ("script", script_run)):
+        for name, run in (
+            ("function, 5 calls", function_run),
+            ("test code in a judge", judged_run),
+            ("script", script_run),
+        ):
             median_ms(run, sandbox, 20)
             middle = median_ms(run, sandbox, options.count)
             one = per_second(run, [sandbox, sandbox], options.count)

@@ -57,5 +57,8 @@ def _show(levels: dict[Level, dict[str, object]]) -> None:
         assert isinstance(tried, dict)
         stopped = [name for name, refusal in tried.items() if refusal]
         click.echo(f"\nself-test of {level}: {len(stopped)} of {len(tried)} attempts stopped")
-        marks = [("stopped" if refusal else "NOT STOPPED", name, visible(refusal, limit=100)) for name, refusal in tried.items()]
+        marks = [
+            ("stopped" if refusal else "NOT STOPPED", name, visible(refusal, limit=100))
+            for name, refusal in tried.items()
+        ]
         click.echo(aligned(marks, indent="  "))

@@ -1,6 +1,6 @@
-"""The first file that the server's interpreter reads: `python -s -S -B -P boot.py CONFIGURATION`, with site-packages off.
+"""The first file that the server's interpreter reads: `python -s -S -B -P boot.py CONFIGURATION`.
 
-It makes its folder a package of another name, so that nothing of rewardkit's own is imported here.
+Site-packages are off. It makes its folder a package of another name, so that nothing of rewardkit's own is imported.
 """
 
 import importlib

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from . import wire
-from .wire import HEADER, LARGEST_JOB, LARGEST_MESSAGE, Encoder, WireError, check, pack, to_value, unpack
+from .wire import HEADER, LARGEST_MESSAGE, Encoder, WireError, check, pack, to_value, unpack
 
 FILE = "solution.py"
 _SHOWN_SOURCE = 1 << 18  # longer sources are not kept for tracebacks
@@ -44,7 +44,10 @@ def make_streams() -> None:
             io.BufferedWriter(io.FileIO(1, "wb", closefd=False), 1 << 13), "utf-8", "surrogateescape"
         )
         sys.stderr = sys.__stderr__ = io.TextIOWrapper(  # type: ignore[misc]
-            io.BufferedWriter(io.FileIO(2, "wb", closefd=False), 1 << 13), "utf-8", "backslashreplace", line_buffering=True
+            io.BufferedWriter(io.FileIO(2, "wb", closefd=False), 1 << 13),
+            "utf-8",
+            "backslashreplace",
+            line_buffering=True,
         )
         _streams[:] = [sys.stdout, sys.stderr]
     finally:
@@ -68,7 +71,9 @@ def warm_up() -> None:
         with contextlib.suppress(BlockingIOError):
             job = pipe.receive()
             for _ in range(3):
-                os.write(writer, pack(["call", ["n", "f"], "call", ["l", 1, "a", ["l", 2.5], ["d", 1, ["t"]]], ["d"], False]))
+                os.write(
+                    writer, pack(["call", ["n", "f"], "call", ["l", 1, "a", ["l", 2.5], ["d", 1, ["t"]]], ["d"], False])
+                )
             peer.serve(job or [])
         os.read(back_reader, 1 << 16)
     for fd in (reader, writer, back_reader, back_writer):
@@ -295,7 +300,8 @@ class _Peer:
 
     def _opaque(self, value: Any) -> list[Any]:
         if type(value) is Opaque:
-            return object.__getattribute__(value, "_target")
+            target: list[Any] = object.__getattribute__(value, "_target")
+            return target
         number = self._numbers.get(id(value))
         if number is None:
             number = len(self._objects)
@@ -393,7 +399,7 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
 
 
 class Opaque:
-    """Something on the other side. It can be called, asked for attributes, items, length and text, and iterated over."""
+    """Something on the other side. It can be called, iterated over, asked for attributes, items, length and text."""
 
     __slots__ = ("_peer", "_target")
 
@@ -449,9 +455,28 @@ def _refusing(name: str) -> Callable[..., Any]:
     return refuse
 
 
-for _operator in (
-    "eq ne lt le gt ge hash bool int float complex index bytes format round trunc floor ceil add sub mul matmul truediv floordiv"
-    " mod divmod pow lshift rshift and xor or radd rsub rmul rmatmul rtruediv rfloordiv rmod rdivmod rpow rlshift rrshift rand"
-    " rxor ror iadd isub imul imatmul itruediv ifloordiv imod ipow ilshift irshift iand ixor ior neg pos abs invert"
-).split():
+_NUMERIC = ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow")
+_BITWISE = ("lshift", "rshift", "and", "xor", "or")
+_REFUSED = (
+    *(
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "hash",
+        "bool",
+        "int",
+        "float",
+        "complex",
+        "index",
+        "bytes",
+        "format",
+        "round",
+    ),
+    *("trunc", "floor", "ceil", "neg", "pos", "abs", "invert", "divmod", "rdivmod"),
+    *(prefix + name for name in (*_NUMERIC, *_BITWISE) for prefix in ("", "r", "i")),
+)
+for _operator in _REFUSED:
     setattr(Opaque, f"__{_operator}__", _refusing(f"__{_operator}__"))

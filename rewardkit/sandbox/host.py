@@ -1,7 +1,7 @@
 """The caller's side: starts the fork server, runs programs in it, holds them to their limits, and speaks with them.
 
-The caller itself is never forked: the server is a new interpreter, and every program is a child of that. Everything that a
-program sends is checked before it is looked at.
+The caller itself is never forked: the server is a new interpreter, and every program is a child of that. Everything
+that a program sends is checked before it is looked at.
 """
 
 from __future__ import annotations
@@ -32,16 +32,53 @@ from rewardkit.sandbox.wire import HEADER, LARGEST_JOB, LARGEST_MESSAGE, Tree, W
 BOOT = Path(__file__).with_name("boot.py")
 PROBE = Path(__file__).with_name("probe.py")
 PRELOAD = (
-    *("abc", "array", "ast", "base64", "bisect", "calendar", "cmath", "collections", "contextlib", "copy", "dataclasses"),
-    *("datetime", "decimal", "enum", "fractions", "functools", "hashlib", "heapq", "inspect", "io", "itertools", "json"),
-    *("math", "numbers", "operator", "queue", "random", "re", "statistics", "string", "struct", "textwrap", "threading"),
+    *(
+        "abc",
+        "array",
+        "ast",
+        "base64",
+        "bisect",
+        "calendar",
+        "cmath",
+        "collections",
+        "contextlib",
+        "copy",
+        "dataclasses",
+    ),
+    *(
+        "datetime",
+        "decimal",
+        "enum",
+        "fractions",
+        "functools",
+        "hashlib",
+        "heapq",
+        "inspect",
+        "io",
+        "itertools",
+        "json",
+    ),
+    *(
+        "math",
+        "numbers",
+        "operator",
+        "queue",
+        "random",
+        "re",
+        "statistics",
+        "string",
+        "struct",
+        "textwrap",
+        "threading",
+    ),
     *("time", "traceback", "typing", "unicodedata", "warnings"),
 )
 """Modules of the standard library that the server has imported before a program needs them."""
 
 _START = 60.0  # seconds for the server to start
-_END = 10.0  # seconds for a killed child to be gone
+_END = 30.0  # seconds for a killed child to be gone
 _CHUNK = 1 << 16
+_MOST_TEXT = 4000  # characters of an exception's text that are kept
 _MOST_NESTED = 50  # calls that call back
 _OPEN: weakref.WeakSet[Sandbox] = weakref.WeakSet()
 
@@ -66,7 +103,7 @@ class Callback(msgspec.Struct, frozen=True, eq=False):
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """What came back from a call: a value (a checked wire tree), or an exception, or neither because it cannot cross."""
+    """What came back from a call: a value (a checked wire tree), an exception, or neither as it cannot cross."""
 
     value: Tree = None
     exception: str = ""
@@ -107,9 +144,11 @@ class Sandbox:
         self.level: Level = level
         self._preload = tuple(preload)
         self._numbers = itertools.count(1)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # re-entered by the self-test, before which nobody may use a server
         self._server: _Server | None = None
         self._closed = False
+        self._servers: list[_Server] = []
+        weakref.finalize(self, _end_all, self._servers)
         _OPEN.add(self)
         self._start()
 
@@ -140,20 +179,14 @@ class Sandbox:
     def close(self) -> None:
         """End the server and every program in it. More than once does no harm."""
         with self._lock:
-            self._closed = True
-            server, self._server = self._server, None
-        if server is not None:
-            server.end()
+            self._closed, self._server = True, None
+            _end_all(self._servers)
 
     def __enter__(self) -> Sandbox:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def __del__(self) -> None:
-        if hasattr(self, "_lock"):
-            self.close()
 
     @property
     def pid(self) -> int | None:
@@ -162,31 +195,37 @@ class Sandbox:
         return None if server is None else server.pid
 
     def _start(self) -> _Server:
+        """Return the server that runs; start and try out a new one where there is none. Raises SandboxUnavailable."""
         with self._lock:
             if self._closed:
                 raise SandboxUnavailable("this sandbox is closed")
             if self._server is not None and self._server.alive():
                 return self._server
-            if self._server is not None:
-                self._server.end()
-            server = self._server = _Server(self.level, self._preload)
-        if self.level != "unsafe":
+            _end_all(self._servers)
+            self._server = _Server(self.level, self._preload)
+            self._servers.append(self._server)
             try:
-                _probe(self)
-            except SandboxDied as died:
-                self.close()
-                raise reasons.unavailable(self.level, "self-test", 0, f"it ended: {died}") from None
-            except SandboxUnavailable:
-                self.close()
+                if self.level != "unsafe":
+                    _probe(self)
+            except BaseException as problem:
+                self._server = None
+                _end_all(self._servers)
+                if isinstance(problem, SandboxDied):
+                    raise reasons.unavailable(self.level, "self-test", 0, f"it ended: {problem}") from None
                 raise
-        return server
+            return self._server
 
     def _disown(self) -> None:
-        """In a fork of the caller: let go of the server, which belongs to the parent."""
-        self._closed, self._lock = True, threading.Lock()
-        server, self._server = self._server, None
-        if server is not None:
+        """In a fork of the caller: let go of the server, which belongs to the parent. The fork gets one of its own."""
+        self._lock, self._server = threading.RLock(), None
+        for server in self._servers:
             server.disown()
+        self._servers.clear()
+
+
+def _end_all(servers: list[_Server]) -> None:
+    while servers:
+        servers.pop().end()
 
 
 def _after_fork() -> None:
@@ -304,7 +343,14 @@ class _Child:
         server = self._sandbox._start()
         theirs: list[int] = []
         try:
-            for role, reads in (("in", False), ("out", True), ("err", True), ("job", False), ("reply", True), ("status", True)):
+            for role, reads in (
+                ("in", False),
+                ("out", True),
+                ("err", True),
+                ("job", False),
+                ("reply", True),
+                ("status", True),
+            ):
                 reader, writer = os.pipe()
                 ours, other = (reader, writer) if reads else (writer, reader)
                 self._fds[role] = ours
@@ -397,6 +443,9 @@ class _Child:
             self._hear_status()
         else:
             self._heard += data
+            if len(self._heard) > LARGEST_MESSAGE + _CHUNK:
+                self._heard.clear()
+                self._stop("killed", "broke the protocol: more than a message may hold")
 
     def _hear_status(self) -> None:
         while len(self._told) >= HEADER.size:
@@ -544,7 +593,7 @@ class Session:
     ) -> Reply:
         """Call a global by its dotted name, or with a handle that object ("") or its method. Raises SandboxDied.
 
-        Arguments are plain values (else WireError, a ValueError); Handle, Callback and Remote may stand anywhere in them.
+        Arguments are plain values (else WireError, a ValueError); Handle, Callback and Remote may stand in them.
         """
         if handle is not None and name:
             return self._ask(["o", handle.id], "method", [name, list(args), dict(kwargs or {})], {}, writeback)
@@ -596,7 +645,7 @@ class Session:
         return _reply(self._answer(self._call_back)[1])
 
     def _answer(self, called: Callable[[bytes, list[Any]], bytes]) -> tuple[bytes, list[Any]]:
-        """Return the next answer, as it came and checked; calls that come before it are handed on. Raises SandboxDied."""
+        """Return the next answer, as it came and checked; calls before it are handed on. Raises SandboxDied."""
         child = self._child
         while True:
             try:
@@ -704,7 +753,11 @@ def _target(target: Any) -> bool:
 def _outcome(kind: Any, parts: list[Any]) -> Iterator[Any]:
     texts = {"v": 0, "x": 3, "a": 1, "r": 1}.get(kind, -1) if type(kind) is str else -1
     trees = len(parts) - texts
-    if texts < 0 or any(type(part) is not str for part in parts[:texts]) or not (kind == "v") <= trees <= (kind == "v") + (kind in "vx"):
+    if (
+        texts < 0
+        or any(type(part) is not str for part in parts[:texts])
+        or not (kind == "v") <= trees <= (kind == "v") + (kind in "vx")
+    ):
         raise WireError("no answer of that kind")
     if kind == "x" and parts[0] not in wire.EXCEPTIONS:
         raise WireError("no such exception")
@@ -717,8 +770,10 @@ def _reply(message: list[Any]) -> Reply:
     if kind == "v":
         return Reply(value=parts[0], arguments=_arguments(parts[1:]))
     if kind == "x":
-        return Reply(exception=parts[0], text=parts[1], original=parts[2], arguments=_arguments(parts[3:]))
-    return Reply(missing=parts[0]) if kind == "a" else Reply(refused=parts[0] or "broken")
+        text, original = parts[1][:_MOST_TEXT], parts[2][:_MOST_TEXT]
+        return Reply(exception=parts[0], text=text, original=original, arguments=_arguments(parts[3:]))
+    text = parts[0][:_MOST_TEXT]
+    return Reply(missing=text or "?") if kind == "a" else Reply(refused=text or "broken")
 
 
 def _arguments(trees: list[Tree]) -> list[Tree] | None:
@@ -762,5 +817,7 @@ def _probe(sandbox: Sandbox) -> list[tuple[str, str]]:
             found.append(("pass with an object that equals everything", lie.text if lie.exception else ""))
     missed = [name for name, refusal in found if not refusal]
     if not found[1:] or (missed and sandbox.level != "unsafe"):
-        raise reasons.unavailable(sandbox.level, "self-test", 0, f"not stopped: {', '.join(missed) or 'it did not answer'}")
+        raise reasons.unavailable(
+            sandbox.level, "self-test", 0, f"not stopped: {', '.join(missed) or 'it did not answer'}"
+        )
     return found

@@ -27,7 +27,7 @@ def version() -> int:
 
 
 def restrict(readable: Iterable[str], writable: Iterable[str]) -> None:
-    """Hold the calling process, and all that it starts, to these folders and devices. Needs no_new_privs. Raises Refused."""
+    """Hold the calling process, and all that it starts, to these folders and devices. Needs no_new_privs."""
     abi = version()
     files = _ALL_OF_ABI.get(abi, _ALL_SINCE_5)
     rules = struct.pack("=QQQ", files, _NETWORK if abi >= 4 else 0, _SCOPES if abi >= 6 else 0)

@@ -60,9 +60,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 class Finished(msgspec.Struct, frozen=True, kw_only=True):
     """How a program ended.
 
-    status: exited (code is its exit code), signal (code is the signal's number), timeout, memory (its own last error was
-    MemoryError), output (wrote more than allowed), killed (by us because it was no longer needed or broke the protocol,
-    or by the machine). detail says more, such as "cpu" or "wall". stdout and stderr hold at most the bytes allowed.
+    status: exited (code is its exit code), signal (code is the signal's number), timeout, memory (its own last error
+    was MemoryError), output (wrote more than allowed), killed (by us because it was no longer needed or broke the
+    protocol, or by the machine). detail says more, such as "cpu" or "wall". stdout and stderr hold at most the bytes
+    allowed.
     """
 
     status: Status

@@ -51,7 +51,9 @@ def _others() -> tuple[int, int] | None:
         return None
     user, group = (privileges.other_id(read_map(name)) for name in ("uid_map", "gid_map"))
     if user is None or group is None:
-        with_one_id = all(sum(int(line.split()[2]) for line in read_map(name).splitlines()) == 1 for name in ("uid_map", "gid_map"))
+        with_one_id = all(
+            sum(int(line.split()[2]) for line in read_map(name).splitlines()) == 1 for name in ("uid_map", "gid_map")
+        )
         if with_one_id:
             return None
         raise kernel.Refused("leaving root", errno.EPERM, "this user namespace has no id that owns nothing")
@@ -141,7 +143,9 @@ def _show(source: str, target: str) -> None:
 
 
 def _read_only(path: str, more: int, nodev: int = _ATTR_NODEV, how: int = 0) -> None:
-    attributes = ctypes.create_string_buffer(struct.pack("=QQQQ", _ATTR_RDONLY | _ATTR_NOSUID | nodev | more, 0, 0, 0), 32)
+    attributes = ctypes.create_string_buffer(
+        struct.pack("=QQQQ", _ATTR_RDONLY | _ATTR_NOSUID | nodev | more, 0, 0, 0), 32
+    )
     kernel.call(
         f"making {path} read-only", "mount_setattr", -100, os.fsencode(path), how, ctypes.addressof(attributes), 32
     )
@@ -152,7 +156,7 @@ def _tmpfs(path: bytes, flags: int, options: str) -> None:
 
 
 def fork_first(server: int, fork: Callable[[], int] = os.fork) -> int:
-    """Fork a child that is the first process of a new pid namespace. `server` is a pidfd of the caller. Raises Refused."""
+    """Fork a child that is the first process of a new pid namespace. `server` is a pidfd of the caller."""
     kernel.call("pid namespace", "unshare", NEWPID)
     pid = fork()
     if pid:
@@ -168,5 +172,5 @@ def work_folder(size: int, files: int) -> None:
 
 
 def own_users() -> None:
-    """Give the calling process a user namespace without any id in it: threads are counted for it alone. Raises Refused."""
+    """Give the calling process a user namespace without any id in it: threads are counted apart."""
     kernel.call("user namespace", "unshare", NEWUSER)

@@ -16,7 +16,9 @@ def shown() -> list[str]:
     """Return the folders to show: the standard library, shared libraries, time zones. Both names of a linked folder."""
     folders = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), *_loaded_from(), *_LIBRARIES, *_DATA]
     named = [name for folder in folders if folder for name in (os.path.normpath(folder), os.path.realpath(folder))]
-    unique = sorted({name for name in named if os.path.isdir(name) and name not in ("/", "/usr", "/lib", "/usr/lib", "/etc")})
+    unique = sorted(
+        {name for name in named if os.path.isdir(name) and name not in ("/", "/usr", "/lib", "/usr/lib", "/etc")}
+    )
     kept: list[str] = []
     for name in unique:  # sorted, so a folder comes before what lies in it
         if not any(name.startswith(above + "/") for above in kept):

@@ -1,40 +1,42 @@
-# What the self-test executes inside the walls. Not imported: it is read as text. Each attempt must be refused.
+"""What the self-test executes inside the walls. It is read as text, not imported. Every attempt must be refused."""
+
 import ctypes
 import errno
 import os
 import socket
+from collections.abc import Callable
 
 _syscall = ctypes.CDLL(None, use_errno=True).syscall
 
 
-def _call(number, *arguments):
+def _call(number: int, *arguments: object) -> None:
     # Any other error says that the kernel has looked at the arguments, which are wrong on purpose.
     if _syscall(number, *arguments) < 0 and ctypes.get_errno() in (errno.EPERM, errno.EACCES, errno.ENOSYS):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
-def _fork():
+def _fork() -> None:
     if os.fork() == 0:
         os._exit(0)
     os.wait()
 
 
-def _new_socket():
+def _new_socket() -> None:
     socket.socket().close()
 
 
-def _read(path):
+def _read(path: str) -> None:
     with open(path, "rb") as file:
         file.read(1)
 
 
-def _write(path):
+def _write(path: str) -> None:
     with open(path, "wb") as file:
         file.write(b"x")
     os.unlink(path)
 
 
-ATTEMPTS = {
+ATTEMPTS: dict[str, Callable[[], object]] = {
     "open a socket": _new_socket,
     "start a process": _fork,
     "execute a program": lambda: _call(59, 1, 0, 0),
@@ -53,7 +55,7 @@ ATTEMPTS = {
 NAMES = list(ATTEMPTS)
 
 
-def attempt(name):
+def attempt(name: str) -> str:
     """Try it; return "" when it worked, else what refused it."""
     try:
         ATTEMPTS[name]()
@@ -63,9 +65,9 @@ def attempt(name):
 
 
 class Liar:
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> bool:
         return True
 
 
-def lie():
+def lie() -> Liar:
     return Liar()

@@ -1,7 +1,7 @@
 """System calls that programs may use: an allow-list as a BPF filter, assembled here, for x86-64.
 
-Two filters are laid over each other; the stricter answer of the two counts. The long allow-list is installed once, in the
-server. The short second one goes into every child and takes away what only the server needs; it looks at arguments too.
+Two filters are laid over each other; the stricter answer of the two counts. The long allow-list is installed once, in
+the server. The short second one goes into every child, takes away what only the server needs, and looks at arguments.
 Numbers are those of the kernel's unistd_64.h, structures those of linux/seccomp.h and linux/filter.h.
 """
 
@@ -99,7 +99,10 @@ def allow_list(numbers: Iterable[int]) -> list[Instruction]:
         else:
             ranges.append((number, number + 1))
     edges = [edge for pair in ranges for edge in pair]
-    clone3 = [(_JEQ, 0, 1, _CLONE3), _refuse(errno.ENOSYS)]  # the C library then falls back to clone, whose flags we see
+    clone3 = [
+        (_JEQ, 0, 1, _CLONE3),
+        _refuse(errno.ENOSYS),
+    ]  # the C library then falls back to clone, whose flags we see
     return [*_PROLOGUE, *clone3, *_search(edges, 0, len(edges))]
 
 

@@ -1,8 +1,9 @@
 """The fork server: builds the walls once, then starts a child for every program and tells how it ended.
 
-It hears `["s", number, mode, limits]` (start; with the child's six descriptors) and `["k", number]` (kill) on a socket, and
-ends when the socket does. It never sees a program, a test or an answer: those go between the caller and the child. Through
-the child's status pipe it says `["e", wait status, CPU seconds, why]`, or the child says `["f", step, errno, text]` first.
+It hears `["s", number, mode, limits]` (start; with the child's six descriptors) and `["k", number]` (kill) on a
+socket, and ends when the socket does. It never sees a program, a test or an answer: those go between the caller and the
+child. Through the child's status pipe it says `["e", wait status, CPU seconds, why]`, or the child says `["f", step,
+errno, text]` first.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ class Server:
         self._child_filter = seccomp.Filter(seccomp.child_list(1, self._server_only.values()))
 
     def _go_on_as_first_process(self, proc: int) -> None:
-        """Go on in a child that is pid 1, so that its end is the end of everything inside; this process waits for it."""
+        """Go on in a child that is pid 1: its end is the end of everything inside. This process waits for it."""
         first = os.fork()
         if first:
             os.close(proc)
@@ -146,7 +147,10 @@ class Server:
         self._uid_tasks = _tasks_of(os.geteuid())
         landlock.restrict(folders, places.DEVICES)
         privileges.limit(_NO_CORE)
-        self._server_only = {name: seccomp.SERVER_ONLY[name] for name in ("recvmsg", "sendmsg", "wait4", "waitid", "seccomp", "pidfd_open")}
+        self._server_only = {
+            name: seccomp.SERVER_ONLY[name]
+            for name in ("recvmsg", "sendmsg", "wait4", "waitid", "seccomp", "pidfd_open")
+        }
         seccomp.Filter(seccomp.allow_list([*seccomp.READING.values(), *self._server_only.values()])).install()
 
     def _leave_root(self, folders: list[str]) -> bool:
@@ -187,7 +191,8 @@ class Server:
             return False
         kind, number, *rest = json.loads(data)
         if kind == "s":
-            self._start(number, *rest, fds)
+            mode, limits = rest
+            self._start(number, mode, limits, fds)
         elif number in self._children:
             self._kill(self._children[number])
         return True
@@ -196,13 +201,9 @@ class Server:
         status = fds[-1]
         folder = _temporary() if self.level == "unsafe" else ""
         try:
-            if self.level == "strict":
-                pid = namespaces.fork_first(self._self)
-            else:
-                pid = os.fork()
+            pid = namespaces.fork_first(self._self) if self.level == "strict" else os.fork()
         except (kernel.Refused, OSError) as problem:
-            number_ = getattr(problem, "number", 0) or getattr(problem, "errno", 0) or 0
-            _write(status, ["f", "starting a process", number_, str(problem)])
+            _write(status, ["f", "starting a process", _error_number(problem), str(problem)])
             for fd in fds:
                 os.close(fd)
             return
@@ -225,9 +226,9 @@ class Server:
             getattr(self, f"_child_{self.level}")(limits, folder)
             os.close(_STATUS)
         except BaseException as problem:
-            number = getattr(problem, "number", 0) or getattr(problem, "errno", 0) or 0
+            step = getattr(problem, "step", "setting up a process")
             with contextlib.suppress(OSError):
-                _write(_STATUS, ["f", getattr(problem, "step", "setting up a process"), number, str(problem)[:500]])
+                _write(_STATUS, ["f", step, _error_number(problem), str(problem)[:500]])
             os._exit(1)
         child.main(mode, 3, 4)
 
@@ -306,6 +307,10 @@ class Server:
             self._reap(number)
 
 
+def _error_number(problem: BaseException) -> int:
+    return getattr(problem, "number", 0) or getattr(problem, "errno", 0) or 0
+
+
 def _write(fd: int, message: list[Any]) -> None:
     body = json.dumps(message).encode()
     os.write(fd, _HEADER.pack(len(body)) + body)
@@ -316,7 +321,7 @@ def _temporary() -> str:
 
 
 def _tasks_of(user: int) -> int:
-    """Return how many threads a user's processes have: where no namespace counts them apart, a limit must allow for them."""
+    """Return how many threads a user has: where no namespace counts apart, a limit must allow for them."""
     count = 0
     for name in os.listdir("/proc"):
         if name.isdigit():

@@ -11,9 +11,9 @@ A tree is None, bool, int, float or str, or a list whose first item is one of th
     ["h", id, type name] an opaque object of the sender   ["o", id] an opaque object of the receiver
     ["k", id, name] a function of the sender, to be called by message     ["n", name] a global name of the receiver
 
-On the wire alone an int that JSON readers may not take is ["I", hex], and a float that JSON has not is ["F", text]; trees
-hold real numbers. Messages and trees are limited in bytes, depth and parts. This file is also read by the interpreter that
-runs solutions, so it imports the standard library only.
+On the wire alone an int that JSON readers may not take is ["I", hex], and a float that JSON has not is ["F", text];
+trees hold real numbers. Messages and trees are limited in bytes, depth and parts. This file is also read by the
+interpreter that runs solutions, so it imports the standard library only.
 """
 
 from __future__ import annotations
@@ -215,7 +215,13 @@ def _refuse(*_: Any) -> Any:
     raise WireError("JSON objects and constants may not cross")
 
 
-_loads = json.JSONDecoder(object_pairs_hook=_refuse, parse_constant=_refuse).decode
+def _small(digits: str) -> int:
+    if len(digits) > 20:  # larger ones come in hex; to read decimal digits takes time that grows with their square
+        raise WireError("a number of too many digits")
+    return int(digits)
+
+
+_loads = json.JSONDecoder(object_pairs_hook=_refuse, parse_constant=_refuse, parse_int=_small).decode
 
 
 def unpack(body: bytes) -> list[Tree]:
@@ -317,7 +323,7 @@ def _drained(part: list[Any]) -> int:
 
 
 def _decimal(part: list[Any]) -> int:
-    if len(part) != 2 or type(part[1]) is not str or len(part[1]) > 1_000_000:
+    if len(part) != 2 or type(part[1]) is not str:
         return -1
     try:
         decimal.Decimal(part[1])
