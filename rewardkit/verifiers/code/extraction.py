@@ -53,8 +53,12 @@ _ANY = frozenset({"", "code", "text", "txt", "plaintext", "plain", "none"})
 _TAGS = (("[PYTHON]", "[/PYTHON]"), ("[BEGIN]", "[DONE]"), ("[CODE]", "[/CODE]"))
 _DEFINED = re.compile(r"^(?:async[ \t]+def|def|class)[ \t]+(\w+)|^(\w+)[ \t]*(?::[^=\n]{0,200})?=(?!=)", re.MULTILINE)
 _CODE_LINE = re.compile(
-    r"^(?:(?:async[ ]+def|def|class)[ ]+\w+[ ]*[(:\[]|from[ ]+[\w.]+[ ]+import\b|import[ ]+\w+|@\w+)", re.MULTILINE
+    r"^(?:(?:async[ ]+def|def|class)[ ]+\w+[ ]*[(:\[]|from[ ]+[\w.]+[ ]+import\b"
+    r"|import[ ]+[\w.]+(?:[ ]+as[ ]+\w+)?[ ]*(?:[,;#]|$)|@\w+)",
+    re.MULTILINE,
 )
+
+_ASSIGNED = re.compile(r"""[A-Za-z_]\w*(?:[ ]*:[^=\n]{1,100})?[ ]*=[^=]|[rbuRBU]{0,2}(?:\"{3}|'{3})""")
 
 
 def defined_names(source: str) -> set[str]:
@@ -65,7 +69,9 @@ def defined_names(source: str) -> set[str]:
 def is_code_prompt(prompt: str) -> bool:
     """Whether a prompt is the beginning of a program, as in HumanEval, rather than a task in words."""
     first = next((line for line in prompt.splitlines() if line.strip() and not line.startswith("#")), "")
-    return _CODE_LINE.match(first) is not None
+    if _CODE_LINE.match(first) is not None:
+        return True
+    return _ASSIGNED.match(first) is not None and _CODE_LINE.search(prompt) is not None
 
 
 def extract_program(
@@ -153,9 +159,14 @@ def _continues(text: str, prompt: str) -> bool:
     if not prompt.endswith("\n") and _FENCE.search(text) is None:
         return True
     indent = len(first) - len(first.lstrip())
-    if indent == 1 and first[0] == " ":  # the space that some tokenizers put in front of a text
-        return _CODE_LINE.match(first[1:]) is None
+    if indent == 1 and first[0] == " " and _last_indent(prompt) != 1:
+        return _CODE_LINE.match(first[1:]) is None  # the space that some tokenizers put in front of a text
     return indent > 0
+
+
+def _last_indent(text: str) -> int:
+    line = text.rstrip().rpartition("\n")[2]
+    return len(line) - len(line.lstrip())
 
 
 def _continued(text: str, prompt: str, stop: Sequence[str]) -> Program:

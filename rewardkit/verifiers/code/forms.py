@@ -51,7 +51,7 @@ def read_tests(
         ValueError: There are, but they cannot be read.
     """
     given = {name: value for name, value in fields.items() if value is not None}
-    entry = entry_point or _name(given.get("entry_point"))
+    entry = _name(entry_point) or _name(given.get("entry_point"))
     if isinstance(given.get("test_list"), (list, str)) and mode in (None, "asserts"):
         return _mbpp(given, entry)
     for name in ("tests", "test", "input_output", "test_cases"):

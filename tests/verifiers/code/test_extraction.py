@@ -16,6 +16,7 @@ from rewardkit.verifiers.code.extraction import (
     check_program,
     extract_prediction,
     extract_program,
+    is_code_prompt,
 )
 
 DEF = "def f(x):\n    return x\n"
@@ -66,6 +67,9 @@ CASES = [
     (BODY + "\ndef g(): pass\n", {"prompt": PROMPT, "names": ["f"], "stop": USUAL_STOPS}, PROMPT + BODY, "prompt continued, cut at a stop word", "stop words"),
     (BODY + "\ndef g(): pass\n", {"prompt": PROMPT, "names": ["f"]}, PROMPT + BODY + "\ndef g(): pass\n", "prompt continued", "no stop words unless asked"),
     (fence(DEF), {"where": "whole"}, fence(DEF), "whole text", "whole"),
+    (" import re\n return x\n", {"prompt": 'def f(x):\n """\n Do it.\n """\n', "names": ["f"]}, 'def f(x):\n """\n Do it.\n """\n import re\n return x\n', "prompt continued", "a prompt that indents by one space"),
+    (" def f(x):\n    return x\n", {"prompt": PROMPT, "names": ["f"]}, HEAD.rstrip() + "\n" + DEF, "no fence, whole text", "a tokenizer's space, and the whole function again"),
+    ("    return FIX\n", {"prompt": 'FIX = """\nAdd\n"""\n\ndef f(x):\n    """Do."""\n', "names": ["f"]}, 'FIX = """\nAdd\n"""\n\ndef f(x):\n    """Do."""\n    return FIX\n', "prompt continued", "a prompt that begins with an assignment"),
     (DEF, {"where": "continue", "prompt": PROMPT}, PROMPT + DEF, "prompt continued", "continue"),
 ]
 
@@ -73,6 +77,25 @@ CASES = [
 @pytest.mark.parametrize("text, options, source, rule, why", CASES, ids=[case[-1] for case in CASES])
 def test_the_program_is_found(text, options, source, rule, why):
     assert extract_program(text, **options) == Program(source, rule)
+
+
+@pytest.mark.parametrize(
+    "prompt, is_code",
+    [
+        (PROMPT, True),
+        ('FIX = """\nAdd\n"""\n\ndef f(x):\n', True),
+        ('"""A module."""\ndef f(x):\n', True),
+        ("# a comment\nimport re\n", True),
+        ("Write a function f.\n\ndef f(x):\n", False),
+        ("from the list, take the first\n", False),
+        ("import duties are 5 % of x. What is x?", False),
+        ("class of 30 pupils", False),
+        ("x = 3. What is 2x?", False),
+        ("", False),
+    ],
+)
+def test_a_prompt_is_code_or_words(prompt, is_code):
+    assert is_code_prompt(prompt) is is_code
 
 
 @pytest.mark.parametrize(
