@@ -31,6 +31,7 @@ from rewardkit.sandbox.wire import HEADER, LARGEST_JOB, LARGEST_MESSAGE, Tree, W
 
 BOOT = Path(__file__).with_name("boot.py")
 PROBE = Path(__file__).with_name("probe.py")
+ENVIRONMENT = {"LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "0", "MALLOC_ARENA_MAX": "2"}
 PRELOAD = (
     *(
         "abc",
@@ -255,7 +256,7 @@ class _Server:
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.PIPE,
                     cwd="/",
-                    env={"LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "0", "MALLOC_ARENA_MAX": "2"},
+                    env=ENVIRONMENT,
                     pass_fds=(theirs.fileno(),),
                     start_new_session=True,
                 )

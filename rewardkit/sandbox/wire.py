@@ -432,9 +432,16 @@ def _mapping(tree: list[Tree], special: Any) -> dict[Any, Any]:
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
+def _like_a_literal(parts: list[Any]) -> set[Any]:
+    """Return a set whose items come in the order that `{…}` in a source gives them, for programs that rely on it."""
+    made: set[Any] = set()
+    made.update(frozenset(parts))
+    return made
+
+
 _DECODERS: dict[str, Callable[[list[Tree], Any], Any]] = {
     "t": lambda tree, special: tuple(_parts(tree, special)),
-    "s": lambda tree, special: set(_parts(tree, special)),
+    "s": lambda tree, special: _like_a_literal(_parts(tree, special)),
     "z": lambda tree, special: frozenset(_parts(tree, special)),
     "d": _mapping,
     "b": lambda tree, special: tree[1].encode("latin-1"),
