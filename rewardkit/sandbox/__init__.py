@@ -9,10 +9,10 @@
 The verdict is reached on this side: the program is given arguments and never an expected value, and what it answers is
 data of known types. A value in a Reply is a *wire tree*: None, bool, int, float, str stand for themselves, everything
 else is a list whose first item is a tag: `["l", …]` list, `["t", …]` tuple, `["s", …]` set, `["z", …]` frozenset,
-`["d", k, v, …]` dict, `["b", latin-1 text]` bytes, `["h", id, type name]` opaque handle, … (wire.py has them all).
-Trees are checked when they come in: known tags, right shapes, at most 200 deep. `to_tree(x)` makes the tree of a trusted
-value; compare trees, walking the trusted one, and never build sets or dicts of what a program sent (60,000 numbers of one hash
-stall it); `to_value(tree)` is for showing values and for trusted trees.
+`["d", k, v, …]` dict, `["b", latin-1 text]` bytes, `["h", id, type name]` opaque handle, … (all are in wire.py). Trees
+are checked when they come in: known tags, right shapes, at most 200 deep. `to_tree(x)` makes the tree of a trusted
+value; compare trees, walking the trusted one, and never build sets or dicts of what a program sent (60,000 numbers of
+one hash stall it); `to_value(tree)` is for showing values and for trusted trees.
 
     Sandbox(level="strict", preload=PRELOAD)
         .run(source, *, stdin=b"", limits=Limits()) -> Finished

@@ -27,7 +27,7 @@ from typing import Any
 
 from . import child, kernel, landlock, namespaces, places, privileges, seccomp
 
-_THREAD_STACK = 16 << 20  # else each thread takes as much address space as the main thread's stack may
+_THREAD_STACK = 4 << 20  # else each thread takes as much address space as the main thread's stack may
 _LARGEST = 1 << 16
 _CORES = os.cpu_count() or 1
 _HEADER = struct.Struct(">I")
