@@ -34,13 +34,14 @@ DATA = SHARED / "data"
 Row = tuple[Generation, list[bool], list[str]]
 """A group, which of its completions pass, and what is known of how each ended."""
 
-# What the labels call it -> what the verdict's reason may be. An assert that fails on a value of the wrong type raises
-# in one process and is a wrong answer in two; a NameError may be a missing entry point; an empty completion fails an assert; a program's
-# own assert is an error of it.
+# What the labels call it -> what the verdict's reason may be. What raises in a test's expression when all is one
+# process may be a wrong answer in two; a NameError may be a missing entry point; an empty completion fails an assert; a
+# program's own assert is an error of it; a last line that is cut off is a syntax error by itself, and something else
+# with tests behind it.
 MAPPING = {
     "passed": {"passed"},
     "assert": {"wrong", "no_answer", "crash"},
-    "error": {"crash", "wrong"},
+    "error": {"crash", "wrong", "unreadable"},
     "syntax": {"unreadable"},
     "timeout": {"timeout"},
     "failed": {"wrong", "crash", "unreadable", "no_answer"},  # where no more is known
@@ -74,7 +75,11 @@ def codegen() -> Iterator[Row]:
     labels = {label["task_id"]: label for label in lines("humaneval_codegen16b/labels.jsonl")}
     for row in lines("humaneval_codegen16b/samples.jsonl"):
         label = labels[row["task_id"]]
-        yield group(tasks[row["task_id"]], row["prompt"], row["samples"], row["task_id"]), label["passed"], label["status"]
+        yield (
+            group(tasks[row["task_id"]], row["prompt"], row["samples"], row["task_id"]),
+            label["passed"],
+            label["status"],
+        )
 
 
 def chat() -> Iterator[Row]:
@@ -140,8 +145,11 @@ def agreement(name: str, sample: int, workers: int | None) -> None:
                     differ.append(f"{generation.sample.id}[{place}]: {said[place]} -> {score.why}")
     seconds = time.perf_counter() - started
     total = sum(table.values())
-    print(f"{name:26} {agree:6,} of {total:,} agree; {passes:,} pass ({known:,} labelled); {repeated:,} not run again; "
-          f"{seconds:.1f} s, {total / seconds:.0f}/s", flush=True)
+    print(
+        f"{name:26} {agree:6,} of {total:,} agree; {passes:,} pass ({known:,} labelled); {repeated:,} not run again; "
+        f"{seconds:.1f} s, {total / seconds:.0f}/s",
+        flush=True,
+    )
     for (label, got), count in sorted(table.items()):
         mark = "" if got in MAPPING.get(label, ()) else "   <- outside the mapping"
         if len(table) > 1:
@@ -176,7 +184,11 @@ def battery() -> None:
 def speed() -> None:
     """Print the time of one run of each kind, alone and without a cache."""
     kinds = {
-        "function, 5 calls": ("def f(x):\n    return x * x\n", [{"args": f"({i},)", "expected": str(i * i)} for i in range(5)], "f"),
+        "function, 5 calls": (
+            "def f(x):\n    return x * x\n",
+            [{"args": f"({i},)", "expected": str(i * i)} for i in range(5)],
+            "f",
+        ),
         "test code in the judge": (
             "def f(x):\n    return x * x\n",
             "def check(candidate):\n    for i in range(5):\n        assert candidate(i) == i * i\n",
@@ -194,7 +206,10 @@ def speed() -> None:
                 report = run_program(sandbox, source, cases, limits=limits)
                 times.append(time.perf_counter() - started)
                 assert report.outcomes[0].status == "passed", report
-            print(f"{name:26} median {1000 * statistics.median(times):.1f} ms, {len(times) / sum(times):.0f}/s on one thread")
+            print(
+                f"{name:26} median {1000 * statistics.median(times):.1f} ms, "
+                f"{len(times) / sum(times):.0f}/s on one thread"
+            )
 
 
 def main() -> None:

@@ -45,8 +45,9 @@ def run_tests(
 
     Args:
         solution: Python source; nothing is looked for in it.
-        tests: Trusted, in one of the forms of docs/code.md. For mode "function" a list of {args, expected, tol}, where args and
-            expected are the texts of Python literals; for "asserts" test code; for "stdio" a list of {stdin, stdout}.
+        tests: Trusted, in one of the forms of docs/code.md. For mode "function" a list of {args, expected, tol}, where
+            args and expected are the texts of Python literals; for "asserts" test code; for "stdio" a list of
+            {stdin, stdout}.
         mode: The form, where the shape of the tests alone is not to decide.
         entry_point: The function or class that the tests call.
         timeout: CPU seconds: for all calls together, for each run with standard input.

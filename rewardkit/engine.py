@@ -330,6 +330,7 @@ class _Concurrent(_Inline):
         keys = [leaf.identity(generation.sample, generation.completions[i]) for i in at]
         if not any(key is not None for key in keys):
             return await self._in_worker(slot, generation, at)
+        full: object
         mine: dict[object, int] = {}
         theirs: dict[int, asyncio.Future[Score]] = {}
         for i, key in zip(at, keys, strict=True):

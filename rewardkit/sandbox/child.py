@@ -31,7 +31,8 @@ _ours: list[str] = []  # found before the fork: a look at every module's name wo
 
 
 def make_streams() -> None:
-    """Make sys.stdin, stdout and stderr anew, over pipes, so that a child need not."""
+    """Make sys.stdin, stdout and stderr anew, over pipes, so that a child need not; and what `-S` leaves out."""
+    builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]
     reader, writer = os.pipe()
     saved = [os.dup(fd) for fd in (0, 1, 2)]
     try:

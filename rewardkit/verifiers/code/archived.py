@@ -33,7 +33,7 @@ def unpacked(text: str, what: str) -> str:
     try:
         for operation, argument, _ in pickletools.genops(raw):
             if operation.name in _TEXT:
-                found.append(argument)
+                found.append(str(argument))
             elif operation.name not in _IDLE:
                 raise ValueError(f"{what}: a pickle of something else than text, which is never loaded")
     except (ValueError, IndexError, UnicodeDecodeError) as problem:

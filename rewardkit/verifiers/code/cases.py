@@ -1,7 +1,7 @@
 """The tests of a program as data: what is called or fed, and what must come back.
 
-Everything here comes from the reference, which is trusted. The expected values stay in this process: the sandbox is told
-the arguments only.
+Everything here comes from the reference, which is trusted. The expected values stay in this process: the sandbox is
+told the arguments only.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ class Call(msgspec.Struct, frozen=True):
         function: The function's name, or that of a method when there is a receiver.
         args: Positional arguments.
         kwargs: Keyword arguments.
-        relation: "equal": the result equals `expected`; "is": it is this None, True or False; "true", "false": its truth
-            value; "close": a number within `absolute` or `relative` of `expected`; "raises": an exception of this name;
-            "wrapped": equal to `expected`, a list of one item, or to that item; "made": an object is made, no more.
+        relation: "equal": the result equals `expected`; "is": it is this None, True or False; "true", "false": its
+            truth value; "close": a number within `absolute` or `relative` of `expected`; "raises": an exception of this
+            name; "wrapped": equal to `expected`, a list of one item, or to that item; "made": an object is made, no
+            more.
         expected: What is expected.
         absolute: Largest difference of numbers, wherever they stand in the result.
         relative: The same as a share of the larger magnitude.

@@ -73,7 +73,11 @@ def _equals(expected: Any, got: Tree, tolerance: Tolerance) -> bool:
     if isinstance(expected, (bytes, bytearray)):
         return _tag(got) in ("b", "B") and bool(got[1] == expected.decode("latin-1"))
     if isinstance(expected, deque):
-        return _tag(got) == "q" and len(got) - 2 == len(expected) and all(map(_equals, expected, got[2:], [tolerance] * len(expected)))
+        return (
+            _tag(got) == "q"
+            and len(got) - 2 == len(expected)
+            and all(map(_equals, expected, got[2:], [tolerance] * len(expected)))
+        )
     if isinstance(expected, range):
         return _tag(got) == "R" and bool(to_value(got) == expected)
     return bool(to_tree(expected) == got)

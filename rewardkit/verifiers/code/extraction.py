@@ -1,6 +1,7 @@
 """Text -> program: what of a completion is the code, and which rule said so.
 
-Everything is linear in the length of the text. Nothing is parsed or run: a text that is no program fails in the sandbox.
+Everything is linear in the length of the text. Nothing is parsed or run: a text that is no program fails in the
+sandbox.
 """
 
 from __future__ import annotations
@@ -127,9 +128,7 @@ def _checked(program: Program) -> Program | NoProgram:
     return program
 
 
-def _find(
-    text: str, prompt: str, names: frozenset[str], where: Where, stop: Sequence[str]
-) -> Program | NoProgram:
+def _find(text: str, prompt: str, names: frozenset[str], where: Where, stop: Sequence[str]) -> Program | NoProgram:
     if where == "continue" or (where == "auto" and prompt and _continues(text, prompt)):
         return _continued(text, prompt, stop)
     if where == "whole":

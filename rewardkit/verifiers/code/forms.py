@@ -7,10 +7,11 @@
 | HumanEval | `test` with `check(candidate)`; `entry_point`; `prompt` |
 | MBPP | `test_list`, `test_setup_code` or `test_imports`, `challenge_test_list` |
 | asserts, unittest, test functions | `tests` or `test` as text |
-| APPS, LiveCodeBench, prime_code | `input_output` or `tests`: {inputs, outputs, fn_name}; `public_test_cases`, `private_test_cases` |
+| APPS, prime_code | `input_output` or `tests`: {inputs, outputs, fn_name} |
+| LiveCodeBench | `public_test_cases`, `private_test_cases`, `metadata` |
 | CRUXEval | `code`, `input`, `output` |
 
-The reference is trusted, but not to be well-formed: whatever cannot be read raises ValueError, which is a bad reference.
+The reference is trusted, but not to be well-formed: what cannot be read raises ValueError, which is a bad reference.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import math
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from rewardkit.verifiers.code.archived import unpacked
 from rewardkit.verifiers.code.cases import Call, Calls, Prediction, Script, Scripts, Stream, Streams, Tests
@@ -32,7 +33,19 @@ from rewardkit.verifiers.code.reduction import free_names, outer_calls, reduce_a
 MAX_TESTS = 10_000
 MAX_TEXT = 128 << 20  # characters of all tests together
 
-_SINGLE = ("args", "kwargs", "expected", "tol", "raises", "writeback", "weight", "entry_point", "method", "calls", "init")
+_SINGLE = (
+    "args",
+    "kwargs",
+    "expected",
+    "tol",
+    "raises",
+    "writeback",
+    "weight",
+    "entry_point",
+    "method",
+    "calls",
+    "init",
+)
 
 
 def read_tests(
@@ -155,7 +168,9 @@ def _is_stream(test: Mapping[str, Any]) -> bool:
 def _stream(test: Mapping[str, Any], number: int) -> Stream:
     stdin = test.get("stdin", test.get("input"))
     stdout = test.get("stdout", test.get("output"))
-    return Stream(_lines(stdin, f"test {number}: stdin"), _lines(stdout, f"test {number}: stdout"), _weight(test, number))
+    return Stream(
+        _lines(stdin, f"test {number}: stdin"), _lines(stdout, f"test {number}: stdout"), _weight(test, number)
+    )
 
 
 def _lines(value: Any, what: str) -> str:
@@ -253,7 +268,7 @@ def _value(value: Any, what: str) -> Any:
 
 
 def _sequence(test: Mapping[str, Any], where: str, number: int, name: str) -> Iterator[Call]:
-    """Read calls of methods of one object: {"entry_point": "Stack", "init": "()", "calls": [{method, args, expected}]}."""
+    """Read calls of methods of one object: {"entry_point": "Stack", "init": "()", "calls": [{method, args, …}]}."""
     calls = test["calls"]
     if not isinstance(calls, list) or not calls or not all(isinstance(call, Mapping) for call in calls):
         raise ValueError(f"{where}: calls: a list of objects is wanted")
@@ -265,7 +280,9 @@ def _sequence(test: Mapping[str, Any], where: str, number: int, name: str) -> It
         if not method:
             raise ValueError(f"{inner}: no method")
         base = {key: value for key, value in call.items() if key != "method"}
-        made_call = _one_call({"expected": "None", **base} if "raises" not in base else base, inner, number, method, name)
+        made_call = _one_call(
+            {"expected": "None", **base} if "raises" not in base else base, inner, number, method, name
+        )
         weight = _weight(test, number) / len(calls)
         yield _replaced(made_call, keep=True, weight=weight)
 
@@ -360,7 +377,9 @@ def _livecodebench(given: Mapping[str, Any], entry: str | None) -> Tests:
                 _json_arguments(case.get("input"), f"test {number}: input"),
                 {},
                 "equal",
-                _json(case["output"], f"test {number}: output") if isinstance(case.get("output"), str) else case["output"],
+                _json(case["output"], f"test {number}: output")
+                if isinstance(case.get("output"), str)
+                else case["output"],
             )
             for number, case in enumerate(cases, 1)
         ),
@@ -444,7 +463,13 @@ def _script(source: str, tree: ast.Module, entry: str | None, prompt: str, setup
     head = parse_code(f"{prompt}\n{setup}", "prompt, test_setup_code")
     theirs = _theirs([_without(head, entry), tree], entry)
     remote = tuple(name for name in theirs if name not in sys.stdlib_module_names or name == entry)
-    lines = [_imports(theirs, [head, tree]), _source_without(prompt, head, entry), setup, source, _start(tree, entry, checks)]
+    lines = [
+        _imports(theirs, [head, tree]),
+        _source_without(prompt, head, entry),
+        setup,
+        source,
+        _start(tree, entry, checks),
+    ]
     whole = Script("\n".join(line for line in lines if line), remote, "the tests")
     return Scripts(whole, (whole,))
 
@@ -512,7 +537,7 @@ def _cruxeval(given: Mapping[str, Any], function: str) -> Prediction:
     if not any(isinstance(s, (ast.FunctionDef, ast.ClassDef)) and s.name == function for s in tree.body):
         raise ValueError(f"code: it defines no {function!r}")
     parse_code(f"{function}({source})", "input")
-    wanted = "input" if given.get("predict") == "input" else "output"
+    wanted: Literal["output", "input"] = "input" if given.get("predict") == "input" else "output"
     if given.get("predict") not in (None, "input", "output"):
         raise ValueError(f"predict: 'input' or 'output' is wanted, got {_cut(given['predict'])!r}")
     if wanted == "output":

@@ -1,10 +1,11 @@
 """Program and tests -> what happened, in the sandbox.
 
-The program never learns what is expected. Calls: it is told arguments and answers with data, which is compared here. Streams:
-it is fed, and what it wrote is compared here. Test code runs in a judge process beside it and reaches it by message only.
+The program never learns what is expected. Calls: it is told arguments and answers with data, which is compared here.
+Streams: it is fed, and what it wrote is compared here. Test code runs in a judge process beside it and reaches it by
+message only.
 
-CPU time decides about a timeout. A program gets a quarter more than its limit; one that needs this more, or that the wall
-clock stopped while it was computing, was near the limit, and is run once more before that counts.
+CPU time decides about a timeout. A program gets a quarter more than its limit; one that needs this more, or that the
+wall clock stopped while it was computing, was near the limit, and is run once more before that counts.
 """
 
 from __future__ import annotations
@@ -153,7 +154,10 @@ class _Run:
         match finished.status:
             case "timeout":
                 if finished.detail == "wall":
-                    return Outcome("timeout", f"{finished.wall_seconds:.1f} s, of which {finished.cpu_seconds:.2f} s computing{doing}")
+                    return Outcome(
+                        "timeout",
+                        f"{finished.wall_seconds:.1f} s, of which {finished.cpu_seconds:.2f} s computing{doing}",
+                    )
                 return Outcome("timeout", f"more than {self.limit:g} s of CPU time{doing}")
             case "memory":
                 return Outcome("memory", f"more than {self.limits.memory >> 20} MiB{doing}")
@@ -227,7 +231,9 @@ class _Run:
             return Outcome("passed")
         line, wanted, came = difference
         shown = "no such line" if came is None else show(came, 80)
-        return Outcome("wrong", f"line {line} is {shown}, expected {'no such line' if wanted is None else show(wanted, 80)}")
+        return Outcome(
+            "wrong", f"line {line} is {shown}, expected {'no such line' if wanted is None else show(wanted, 80)}"
+        )
 
     def _failed(self, finished: Finished) -> Outcome:
         last = finished.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]

@@ -91,9 +91,9 @@ def _number(value: Any) -> Any:
 def _operation(operator: type[ast.operator], left: Any, right: Any) -> Any:
     if isinstance(left, (int, float, complex)) and isinstance(right, (int, float, complex)):
         return _arithmetic(operator, left, right)
-    if operator is ast.Mult and isinstance(left, (list, str, tuple, bytes)) and isinstance(right, int):
-        if len(left) * max(0, right) <= MAX_ITEMS:
-            return left * right
+    repeats = operator is ast.Mult and isinstance(left, (list, str, tuple, bytes)) and isinstance(right, int)
+    if repeats and len(left) * max(0, right) <= MAX_ITEMS:
+        return left * right
     if operator is ast.Add and type(left) is type(right) and isinstance(left, (list, str, tuple, bytes)):
         return left + right
     raise ValueError("no literal: an operator that is not read here")

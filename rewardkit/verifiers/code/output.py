@@ -20,8 +20,8 @@ def output_difference(expected: str, got: str, tolerance: float = 0.0) -> Differ
     """Compare line by line; None when equal.
 
     All lines count, in order. Blanks at the end of a line and empty lines at the end of the output do not, nor does the
-    kind of line break. With a tolerance two lines are also equal whose words are, where numbers may differ by so much, or
-    by that share of the expected one.
+    kind of line break. With a tolerance two lines are also equal whose words are, where numbers may differ by so much,
+    or by that share of the expected one.
     """
     wanted, lines = _lines(expected), _lines(got)
     for number, (one, other) in enumerate(zip(wanted, lines, strict=False), 1):

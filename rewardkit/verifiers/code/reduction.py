@@ -1,7 +1,8 @@
 """Test code -> calls with expected values, where it is nothing more than that.
 
-`assert f(3) == 9` says a call and its expected value. Such tests need no judge process: the host makes the call and compares
-the answer. What is anything else (loops, helpers, objects) stays test code, all of it, so that nothing is half reduced.
+`assert f(3) == 9` says a call and its expected value. Such tests need no judge process: the host makes the call and
+compares the answer. What is anything else (loops, helpers, objects) stays test code, all of it, so that nothing is half
+reduced.
 """
 
 from __future__ import annotations
@@ -124,7 +125,11 @@ def _is_real(value: object) -> bool:
 
 
 def _isclose(
-    call: ast.Call, expected: ast.expr, keywords: list[ast.keyword], names: Mapping[str, str | None] | None, test: ast.expr
+    call: ast.Call,
+    expected: ast.expr,
+    keywords: list[ast.keyword],
+    names: Mapping[str, str | None] | None,
+    test: ast.expr,
 ) -> Call:
     wanted = literal_value(expected)
     limits = {keyword.arg: literal_value(keyword.value) for keyword in keywords}

@@ -94,28 +94,32 @@ NO_TESTS = "no tests in it"
 
 def _digest(fields: Mapping[str, Any]) -> bytes:
     """Return what two references share exactly when their tests are the same."""
-    return hashlib.sha256(repr(sorted((k, v) for k, v in fields.items() if v is not None)).encode("utf-8", "replace")).digest()
+    return hashlib.sha256(
+        repr(sorted((k, v) for k, v in fields.items() if v is not None)).encode("utf-8", "replace")
+    ).digest()
 
 
 class Code(Verifier[CodeReference]):
     """Accept when the program in the completion passes the tests.
 
-    The program runs in a sandbox and only answers calls with plain data; tests and expected values stay outside, or, for test
-    code that cannot be reduced to calls, in a second sandboxed process. So nothing that the program prints, patches, raises
-    or returns can be taken for a verdict. Wrong answers, errors, syntax errors, timeouts, too much memory or output, and
-    a completion without code are scored 0 with what happened; tests that cannot be read are an abstention; a sandbox
-    that cannot start is an error.
+    The program runs in a sandbox and only answers calls with plain data; tests and expected values stay outside, or,
+    for test code that cannot be reduced to calls, in a second sandboxed process. So nothing that the program prints,
+    patches, raises or returns can be taken for a verdict. Wrong answers, errors, syntax errors, timeouts, too much
+    memory or output, and a completion without code are scored 0 with what happened; tests that cannot be read are an
+    abstention; a sandbox that cannot start is an error.
 
     Tests are recognised by their shape: calls with expected values, standard input and output, HumanEval, MBPP, APPS,
     LiveCodeBench, CRUXEval, asserts and unittest. docs/code.md has all of them.
 
     Options:
-        timeout: CPU seconds for a program (for each run with standard input). The wall clock stops it at about four times that.
+        timeout: CPU seconds for a program (for each run with standard input). The wall clock stops it at about four
+            times that.
         memory: "512MB", "2GiB" or bytes.
         output: bytes that the program may write, the same way.
         credit: "all": 1 when every test passes; "fraction": the share that passes; "weighted": by the tests' `weight`.
         tolerance: largest difference of numbers, absolute or as a share, where a test does not say its own.
-        extract: "auto", or what to take: the "last", "first" or "all" fenced blocks, the "whole" text, or "continue" the prompt.
+        extract: "auto", or what to take: the "last", "first" or "all" fenced blocks, the "whole" text, or "continue"
+            the prompt.
         stop: cut a continuation of the prompt at the first of these; true: at the usual ones of base models.
         level: of the sandbox: "strict", or, weaker and only by name, "landlock" or "unsafe".
 
@@ -127,7 +131,7 @@ class Code(Verifier[CodeReference]):
     placement: ClassVar[Placement] = "process"  # type: ignore[misc]
 
     timeout: float = Field(3.0, gt=0, le=3600)  # type: ignore[misc]
-    memory: int | str = "512MiB"  # type: ignore[misc]
+    memory: int | str = "512MiB"  # type: ignore[misc, assignment]
     output: int | str = "1MiB"
     credit: Literal["all", "fraction", "weighted"] = "all"
     tolerance: float = Field(0.0, ge=0)
@@ -151,7 +155,7 @@ class Code(Verifier[CodeReference]):
         assert memory is not None and output is not None
         self._limits = Limits(cpu_seconds=self.timeout, memory=memory, output=output)
 
-    # `timeout` and `memory` are those of the program. The worker's own are not an option: the sandbox keeps to its limits.
+    # `timeout` and `memory` are those of the program. The worker's are no options: the sandbox keeps to its limits.
 
     @property
     def deadline(self) -> float | None:
@@ -253,9 +257,9 @@ def verdict_of(report: Report, tests: Tests, credit: str = "all", *, extracted: 
     detail = f"{_SAID.get(first.status, first.status)}{where}: {first.detail}{again}"
     value = 0.0
     if credit != "all":
-        passed = sum(weight for weight, outcome in zip(counted, outcomes, strict=True) if outcome.status == "passed")
-        value = passed / sum(counted) if sum(counted) else 0.0
-        detail = f"{sum(outcome.status == 'passed' and weight > 0 for weight, outcome in zip(counted, outcomes, strict=True))} of {sum(weight > 0 for weight in counted)} tests passed; {detail}"
+        good = [weight for weight, one in zip(counted, outcomes, strict=True) if one.status == "passed" and weight]
+        value = sum(good) / sum(counted) if sum(counted) else 0.0
+        detail = f"{len(good)} of {sum(weight > 0 for weight in counted)} tests passed; {detail}"
     return Verdict.partial(min(value, 1.0), detail, extracted=extracted, reason=REASONS[first.status])
 
 

@@ -1,7 +1,8 @@
 """Programs that try to be scored as right without being it, and honest ones that look unusual. Every attack is bounded.
 
-Each kind: equality (results that lie when compared), exit (ends that look like success), patching (of what tests use), reading
-(of expected values), forging (of verdicts and messages), weak_compare (answers that lenient checkers take), resources.
+Each kind: equality (results that lie when compared), exit (ends that look like success), patching (of what tests use),
+reading (of expected values), forging (of verdicts and messages), weak_compare (answers that lenient checkers take),
+resources.
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ from rewardkit.code import run_tests
 from rewardkit.sandbox import Sandbox
 
 OWN = [
-    json.loads(line)
-    for line in (Path(__file__).parents[2] / "cases" / "code.jsonl").read_text("utf-8").splitlines()
+    json.loads(line) for line in (Path(__file__).parents[2] / "cases" / "code.jsonl").read_text("utf-8").splitlines()
 ]
 
 
@@ -64,8 +64,14 @@ def test_a_program_that_equals_everything_passes_no_assert(sandbox, shared):
 
     liar = (
         "class Any:\n"
-        + "".join(f"    def __{name}__(self, *a): return True\n" for name in ("eq", "ne", "lt", "le", "gt", "ge", "contains", "bool"))
-        + "".join(f"    def __{name}__(self, *a): return self\n" for name in ("sub", "rsub", "abs", "add", "radd", "call", "getitem", "round"))
+        + "".join(
+            f"    def __{name}__(self, *a): return True\n"
+            for name in ("eq", "ne", "lt", "le", "gt", "ge", "contains", "bool")
+        )
+        + "".join(
+            f"    def __{name}__(self, *a): return self\n"
+            for name in ("sub", "rsub", "abs", "add", "radd", "call", "getitem", "round")
+        )
         + "    def __len__(self): return 1\n    def __iter__(self): return iter(())\n    __hash__ = None\n"
     )
     passed = []
@@ -73,7 +79,12 @@ def test_a_program_that_equals_everything_passes_no_assert(sandbox, shared):
         for line in list(lines)[::4]:
             task = json.loads(line)
             source = f"{task['prompt']}    pass\n{liar}\ndef {task['entry_point']}(*a, **k): return Any()\n"
-            verdict = run_tests(source, {"test": task["test"], "entry_point": task["entry_point"]}, prompt=task["prompt"], within=sandbox)
+            verdict = run_tests(
+                source,
+                {"test": task["test"], "entry_point": task["entry_point"]},
+                prompt=task["prompt"],
+                within=sandbox,
+            )
             if verdict.value != 0.0:
                 passed.append((task["task_id"], verdict))
     assert not passed

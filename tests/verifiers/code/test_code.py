@@ -19,7 +19,10 @@ TASK = {"tests": SQUARE, "entry_point": "square"}
 RIGHT = "def square(x):\n    return x * x\n"
 WRONG = "def square(x):\n    return x + 6\n"
 HALF = "def square(x):\n    return abs(x) * x\n"
-CHECK = "def check(candidate):\n    assert candidate(3) == 9\n    for i in range(5):\n        assert candidate(i) == i * i, f'square({i})'\n"
+CHECK = (
+    "def check(candidate):\n    assert candidate(3) == 9\n"
+    "    for i in range(5):\n        assert candidate(i) == i * i, f'square({i})'\n"
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -28,7 +31,9 @@ def closed():
     close_all()
 
 
-def judge(text: str, reference: object = TASK, prompt: object = "", columns: dict | None = None, **options: object) -> Score:
+def judge(
+    text: str, reference: object = TASK, prompt: object = "", columns: dict | None = None, **options: object
+) -> Score:
     verifier = Code.from_options(options)
     sample = Sample(0, prompt, reference, columns or {})
     prepared = verifier.prepare(sample)
@@ -43,16 +48,51 @@ def fenced(code: str) -> str:
     "text, value, reason, said",
     [
         (fenced(RIGHT), 1.0, None, "3 of 3 tests passed [fenced block; strict]"),
-        (fenced(WRONG), 0.0, "wrong", "wrong answer in test 2 of 3: square(-7) returned -1, expected 49 [fenced block; strict]"),
-        (fenced("def square(x):\n    return 1 / 0\n"), 0.0, "crash", "square(3) raised ZeroDivisionError: division by zero, expected 9"),
+        (
+            fenced(WRONG),
+            0.0,
+            "wrong",
+            "wrong answer in test 2 of 3: square(-7) returned -1, expected 49 [fenced block; strict]",
+        ),
+        (
+            fenced("def square(x):\n    return 1 / 0\n"),
+            0.0,
+            "crash",
+            "square(3) raised ZeroDivisionError: division by zero, expected 9",
+        ),
         (fenced("def square(x)\n    return x\n"), 0.0, "unreadable", "syntax error: SyntaxError: expected ':'"),
-        (fenced("def square(x):\n    while True: pass\n"), 0.0, "timeout", "timeout in test 1 of 3: more than 1 s of CPU time in square(3)"),
+        (
+            fenced("def square(x):\n    while True: pass\n"),
+            0.0,
+            "timeout",
+            "timeout in test 1 of 3: more than 1 s of CPU time in square(3)",
+        ),
         (fenced("def square(x):\n    return len('x' * (1 << 40))\n"), 0.0, "memory", "out of memory in test 1 of 3"),
-        (fenced("def square(x):\n    print('x' * (1 << 22))\n"), 0.0, "output", "too much output in test 1 of 3: more than 1 MiB"),
-        (fenced("import os\ndef square(x):\n    os._exit(0)\n"), 0.0, "crash", "ended in test 1 of 3: exited with code 0"),
-        (fenced("def cube(x):\n    return x\n"), 0.0, "wrong", "missing entry point in test 1 of 3: no 'square' is defined"),
+        (
+            fenced("def square(x):\n    print('x' * (1 << 22))\n"),
+            0.0,
+            "output",
+            "too much output in test 1 of 3: more than 1 MiB",
+        ),
+        (
+            fenced("import os\ndef square(x):\n    os._exit(0)\n"),
+            0.0,
+            "crash",
+            "ended in test 1 of 3: exited with code 0",
+        ),
+        (
+            fenced("def cube(x):\n    return x\n"),
+            0.0,
+            "wrong",
+            "missing entry point in test 1 of 3: no 'square' is defined",
+        ),
         (fenced("raise ValueError('no')\n"), 0.0, "crash", "ValueError: no before any test"),
-        (fenced("class square:\n    def __init__(self, x): pass\n"), 0.0, "wrong", "returned <square object>, expected 9"),
+        (
+            fenced("class square:\n    def __init__(self, x): pass\n"),
+            0.0,
+            "wrong",
+            "returned <square object>, expected 9",
+        ),
         (fenced("square = 5\n"), 0.0, "crash", "TypeError"),
         ("", 0.0, "no_answer", "no code found: the answer is empty"),
         ("I cannot do that.", 0.0, "unreadable", "syntax error"),
@@ -111,8 +151,15 @@ def test_the_whole_tests_as_text():
 def test_credit():
     assert judge(fenced(HALF)).value == 0.0
     score = judge(fenced(HALF), credit="fraction")
-    assert score.value == pytest.approx(2 / 3) and score.reason == "wrong" and score.detail.startswith("2 of 3 tests passed; wrong answer in test 2")
-    weighted = {"tests": [{**SQUARE[0], "weight": 1}, {**SQUARE[1], "weight": 6}, {**SQUARE[2], "weight": 1}], "entry_point": "square"}
+    assert (
+        score.value == pytest.approx(2 / 3)
+        and score.reason == "wrong"
+        and score.detail.startswith("2 of 3 tests passed; wrong answer in test 2")
+    )
+    weighted = {
+        "tests": [{**SQUARE[0], "weight": 1}, {**SQUARE[1], "weight": 6}, {**SQUARE[2], "weight": 1}],
+        "entry_point": "square",
+    }
     assert judge(fenced(HALF), weighted, credit="weighted").value == 0.25
     assert judge(fenced(RIGHT), weighted, credit="weighted").value == 1.0
     dies = "import os\ndef square(x):\n    if x == 3: os._exit(0)\n    return x * x\n"
@@ -128,7 +175,15 @@ def test_options_are_strict_and_travel():
     code = parse("code(timeout=3, memory='512MB', credit='fraction')")
     assert code == Code(timeout=3.0, memory="512MB", credit="fraction") and parse(str(code)) == code
     assert pickle.loads(pickle.dumps(code)) == code and str(parse("code()")) == "code"
-    for bad in ({"timeout": 0}, {"timeout": "3"}, {"memory": "much"}, {"level": "none"}, {"credit": "some"}, {"tolerance": -1.0}, {"memory": 1}):
+    for bad in (
+        {"timeout": 0},
+        {"timeout": "3"},
+        {"memory": "much"},
+        {"level": "none"},
+        {"credit": "some"},
+        {"tolerance": -1.0},
+        {"memory": 1},
+    ):
         with pytest.raises(OptionError):
             Code.from_options(bad)
     assert code.deadline is None and code.timeout == 3.0
@@ -147,7 +202,9 @@ def test_extraction_is_an_option():
     prompt = "def square(x):\n"
     body = "    return x * x\nprint(square(\n"
     assert judge(body, prompt=prompt).reason == "unreadable"
-    assert judge(body, prompt=prompt, stop=["\nprint"]).value == 1.0 and judge(body, prompt=prompt, stop=True).value == 1.0
+    assert (
+        judge(body, prompt=prompt, stop=["\nprint"]).value == 1.0 and judge(body, prompt=prompt, stop=True).value == 1.0
+    )
 
 
 def test_identical_programs_run_once(monkeypatch):
@@ -174,7 +231,9 @@ def test_identical_completions_are_judged_once_over_all_workers():
 
 
 def test_a_group_in_a_worker():
-    generation = Generation(Sample(1, "", TASK), tuple(map(Completion, [fenced(RIGHT), fenced(WRONG), "", fenced(RIGHT)])))
+    generation = Generation(
+        Sample(1, "", TASK), tuple(map(Completion, [fenced(RIGHT), fenced(WRONG), "", fenced(RIGHT)]))
+    )
     with Engine(Code(), workers=1) as engine:
         scores = next(iter(engine.score([generation]))).scores["code"]
     assert [score.value for score in scores] == [1.0, 0.0, 0.0, 1.0]
@@ -216,9 +275,20 @@ def test_an_odd_solution():
 
 def test_predictions():
     row = {"code": "def f(x):\n    return [x, x + 1]", "input": "3", "output": "[3, 4]", "id": "sample_1"}
-    for text, value in [("[3, 4]", 1.0), ("[3,4] # so", 1.0), ("[ANSWER][3, 2 + 2][/ANSWER]", 1.0), ("assert f(3) == [3, 4]", 1.0),
-                        ("[3, 5]", 0.0), ("(3, 4)", 0.0), ("f(3)", 0.0), ("[3, 4", 0.0), ("", 0.0), ("unittest.mock.ANY", 0.0),
-                        ("__import__('unittest.mock').mock.ANY", 0.0), ("[3, 4] if True else exit()", 1.0)]:
+    for text, value in [
+        ("[3, 4]", 1.0),
+        ("[3,4] # so", 1.0),
+        ("[ANSWER][3, 2 + 2][/ANSWER]", 1.0),
+        ("assert f(3) == [3, 4]", 1.0),
+        ("[3, 5]", 0.0),
+        ("(3, 4)", 0.0),
+        ("f(3)", 0.0),
+        ("[3, 4", 0.0),
+        ("", 0.0),
+        ("unittest.mock.ANY", 0.0),
+        ("__import__('unittest.mock').mock.ANY", 0.0),
+        ("[3, 4] if True else exit()", 1.0),
+    ]:
         score = judge(text, None, columns=row)
         assert score.value == value, (text, score.detail)
     for text, value in [("3", 1.0), ("f(3)", 1.0), ("x=3", 1.0), ("4", 0.0), ("[", 0.0), ("f(*[3])", 1.0)]:
@@ -227,8 +297,11 @@ def test_predictions():
 
 
 def test_a_timeout_near_the_limit_is_run_once_more():
-    """A program that takes a little more than its CPU limit the first time, and less the second."""
-    slow = "import time\ndef f(x):\n    end = time.process_time() + 0.58\n    while time.process_time() < end: pass\n    return x\n"
+    """It takes a little more than its CPU limit, both times."""
+    slow = (
+        "import time\ndef f(x):\n    end = time.process_time() + 0.58\n"
+        "    while time.process_time() < end: pass\n    return x\n"
+    )
     tests = [{"args": "(1,)", "expected": "1"}]
     verdict = run_tests(slow, tests, entry_point="f", timeout=0.5)
     assert verdict.reason == "timeout" and "twice" in verdict.detail and "run again" in verdict.detail
