@@ -196,7 +196,10 @@ def _died(pipe: _Pipe, problem: BaseException) -> int:
     trace = problem.__traceback__
     problem.__traceback__ = trace.tb_next if trace else None  # without our own frame
     try:
-        sys.excepthook(type(problem), problem, problem.__traceback__)
+        if sys.excepthook is sys.__excepthook__:  # which does not look for source lines in our cache
+            traceback.print_exception(problem)
+        else:
+            sys.excepthook(type(problem), problem, problem.__traceback__)
     except BaseException:
         with contextlib.suppress(BaseException):
             traceback.print_exception(problem, limit=-20)

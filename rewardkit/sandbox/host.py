@@ -414,10 +414,10 @@ class _Child:
         if not events and self._why is not None:
             self._lose()
         for fd, _ in events:
-            role = self._roles[fd]
-            if role in self._to_send and role in self._fds and role in ("job", "in"):
+            role = self._roles.get(fd, "")  # none when what came before in this round was its end
+            if role in ("job", "in"):
                 self._write(role)
-            elif role in self._fds:
+            elif role:
                 self._read(role, fd)
         if self._why is None:
             self._waited += time.monotonic() - began
@@ -474,7 +474,7 @@ class _Child:
         if self._why is not None:
             kind, detail = self._why
         elif why:
-            kind, detail = "timeout", why
+            kind, detail = ("timeout", why) if why == "cpu" else ("killed", "the sandbox was closed")
         elif code >= 0:
             kind, detail = ("memory" if code and frame in self._heard else "exited"), ""
         elif code == -signal.SIGKILL:

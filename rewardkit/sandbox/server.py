@@ -110,10 +110,9 @@ class Server:
         folders, masked = places.shown(), places.masked()
         two_ids = namespaces.enter()
         namespaces.build_root(folders, masked)
-        self._go_on_as_first_process(proc)
-        if two_ids:
-            privileges.become(namespaces.INSIDE, namespaces.INSIDE, keep_capabilities=True)
+        self._go_on_as_first_process(proc, two_ids)
         privileges.lock_down()
+        kernel.prctl("parent's death", kernel.PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of ids would undo it
         self._self = kernel.call("pidfd", "pidfd_open", os.getpid(), 0)
         self._space = privileges.address_space(proc)
         os.close(proc)
@@ -124,9 +123,11 @@ class Server:
         ).install()
         self._child_filter = seccomp.Filter(seccomp.child_list(1, self._server_only.values()))
 
-    def _go_on_as_first_process(self, proc: int) -> None:
+    def _go_on_as_first_process(self, proc: int, two_ids: bool) -> None:
         """Go on in a child that is pid 1: its end is the end of everything inside. This process waits for it."""
         first = os.fork()
+        if two_ids:  # both, for the signal that one sends the other at its death
+            privileges.become(namespaces.INSIDE, namespaces.INSIDE, keep_capabilities=True)
         if first:
             os.close(proc)
             self._conversation.close()
@@ -135,7 +136,6 @@ class Server:
             privileges.drop_capabilities()
             _, status = os.waitpid(first, 0)
             os._exit(max(0, os.waitstatus_to_exitcode(status)))
-        kernel.prctl("parent's death", kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
 
     def _enter_landlock(self) -> None:
         folders = places.shown()
@@ -302,6 +302,7 @@ class Server:
 
     def _end_all(self) -> None:
         for running in list(self._children.values()):
+            running.why = running.why or "closed"
             self._kill(running)
         for number in list(self._children):
             self._reap(number)
