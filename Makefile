@@ -28,6 +28,7 @@ docs: $(TEST)/installed  ## write the generated pages again
 bench: $(TEST)/installed  ## tables of speed and size; never part of the tests
 	$(TEST)/bin/python benchmarks/startup.py
 	$(TEST)/bin/python benchmarks/engine.py
+	$(TEST)/bin/python benchmarks/sandbox.py --runs 10000
 
 $(DEMO)/installed: pyproject.toml
 	rm -rf $(DEMO)
