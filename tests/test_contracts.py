@@ -34,6 +34,17 @@ CASES: dict[str, dict[str, Any]] = {
         "accepts": [('So {"a": 1}.', {"required": ["a"]}), ("[1]", '{"type": "array"}')],
         "rejects": [("{}", {"required": ["a"]}), ('{"a": NaN}', {"required": ["a"]}), ("", {"type": "object"})],
     },
+    "code": {
+        "accepts": [
+            ("def f(x): return 2 * x", {"tests": ["assert f(4) == 8"]}),
+            ("```python\nprint(int(input()) + 1)\n```", {"tests": [{"stdin": "4", "stdout": "5"}]}),
+        ],
+        "rejects": [
+            ("def f(x): return x", {"tests": ["assert f(4) == 8"]}),
+            ("I cannot.", {"tests": ["assert f(4) == 8"]}),
+            ("", {"tests": ["assert f(4) == 8"]}),
+        ],
+    },
     "number_close": {
         "accepts": [("about 101", 100), ("5.04 m", "500 cm")],
         "rejects": [("102", 100), ("no idea", 3), ("", 3)],

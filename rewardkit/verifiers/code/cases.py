@@ -79,13 +79,13 @@ class Script(msgspec.Struct, frozen=True):
     Attributes:
         source: The code; it fails by raising.
         remote: The names in it that are the solution's.
-        shown: What to call it.
+        writeback: What the solution does to a list, dict or set that it was given is done to the test's own.
         weight: What it counts for.
     """
 
     source: str
     remote: tuple[str, ...]
-    shown: str = ""
+    writeback: bool = False
     weight: float = 1.0
 
 

@@ -26,9 +26,10 @@ from typing import Any, Literal
 
 from rewardkit.verifiers.code.archived import unpacked
 from rewardkit.verifiers.code.cases import Call, Calls, Prediction, Script, Scripts, Stream, Streams, Tests
+from rewardkit.verifiers.code.explaining import explained
 from rewardkit.verifiers.code.extraction import is_code_prompt
 from rewardkit.verifiers.code.literals import parse_code, read_literal
-from rewardkit.verifiers.code.reduction import free_names, outer_calls, reduce_asserts, reduce_check
+from rewardkit.verifiers.code.reduction import free_names, is_in_place, outer_calls, reduce_asserts, reduce_check
 
 MAX_TESTS = 10_000
 MAX_TEXT = 128 << 20  # characters of all tests together
@@ -416,8 +417,9 @@ def _asserts(tests: list[str], entry: str | None, setup: str, prompt: str) -> Te
         return Calls(calls)
     head = _imports(theirs, [prepared, *trees]) + setup + "\n"
     remote = tuple(name for name in theirs if name not in sys.stdlib_module_names or name == entry)
-    cases = tuple(Script(head + test, remote, test.strip()) for test in tests)
-    return Scripts(Script(head + "\n".join(tests), remote, "the tests"), cases)
+    back = any(is_in_place(tree, remote) for tree in trees)
+    cases = tuple(Script(explained(head + test), remote, back) for test in tests)
+    return Scripts(Script(explained(head + "\n".join(tests)), remote, back), cases)
 
 
 def _defines(body: Sequence[ast.stmt]) -> bool:
@@ -470,7 +472,7 @@ def _script(source: str, tree: ast.Module, entry: str | None, prompt: str, setup
         source,
         _start(tree, entry, checks),
     ]
-    whole = Script("\n".join(line for line in lines if line), remote, "the tests")
+    whole = Script(explained("\n".join(line for line in lines if line)), remote, is_in_place(tree, remote))
     return Scripts(whole, (whole,))
 
 
@@ -544,12 +546,12 @@ def _cruxeval(given: Mapping[str, Any], function: str) -> Prediction:
         try:
             case = Call("predicted", expected=read_literal(output, "output"))
         except ValueError:
-            script = Script(f"{code}\nassert ({output}) == predicted()", ("predicted",), "the prediction")
+            script = Script(f"{code}\nassert ({output}) == predicted()", ("predicted",))
             return Prediction(code, source, wanted, None, script)
         return Prediction(code, source, wanted, case)
     test = f"{code}\n_args, _kwargs = predicted()\nassert ({output}) == {function}(*_args, **_kwargs)"
     parse_code(test, "output")
-    return Prediction(code, output, wanted, None, Script(test, ("predicted",), "the prediction"))
+    return Prediction(code, output, wanted, None, Script(test, ("predicted",)))
 
 
 def _kind(value: Any) -> str:

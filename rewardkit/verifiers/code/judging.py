@@ -10,12 +10,14 @@ wall clock stopped while it was computing, was near the limit, and is run once m
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Callable, Iterator
 from typing import Literal, TypeAlias
 
 import msgspec
 
-from rewardkit.sandbox import Finished, Handle, Limits, Reply, Sandbox, SandboxDied, Session
+from rewardkit.sandbox import Finished, Handle, Judge, Limits, Reply, Sandbox, SandboxDied, Session
 from rewardkit.types import BlameCompletion
 from rewardkit.verifiers.code.cases import Call, Calls, Prediction, Script, Scripts, Stream, Streams, Tests
 from rewardkit.verifiers.code.comparison import Tolerance, equals, is_same, is_true, show, show_tree
@@ -40,6 +42,7 @@ REASONS: dict[Status, BlameCompletion] = {
 _SYNTAX = ("SyntaxError", "IndentationError", "TabError")
 _MORE = 1.25  # share of the CPU limit after which a program is stopped
 _BUSY = 0.2  # share of it above which a stop by the wall clock may be the machine's fault
+_THREADS = 4  # a program that is done within this share of its limit is not asked for its CPU time
 _RESTARTS = 3  # new processes for calls that follow one which ended the process
 
 
@@ -186,6 +189,7 @@ class _Run:
     def _session(self, cases: list[Call], loose: bool) -> list[Outcome]:
         """Make calls in one process, until it ends."""
         outcomes: list[Outcome] = []
+        started = time.monotonic()
         try:
             with self.sandbox.session(self.source, limits=self.limits) as session:
                 problem = self._load_problem(session)
@@ -196,7 +200,7 @@ class _Run:
                     outcomes.append(caller.outcome(case))
                     if self.stop and outcomes[-1].status != "passed":
                         break
-                self._count(session.finish())
+                self._end(session, started)
         except SandboxDied as died:
             where = "" if len(outcomes) >= len(cases) else f" in {show_call(cases[len(outcomes)])}"
             outcomes.append(self._ended(died.finished, where if outcomes or where else " before any test"))
@@ -206,7 +210,6 @@ class _Run:
         loaded = session.loaded
         if loaded.ok:
             return None
-        self._count(session.finish())
         if loaded.exception in _SYNTAX:
             return Outcome("syntax", f"{loaded.exception}: {_line(loaded.text)}")
         if loaded.exception == "MemoryError":
@@ -253,25 +256,41 @@ class _Run:
         return self._beside(self.source, case)
 
     def _beside(self, source: str, case: Script) -> Outcome:
-        """Run test code in a judge process beside the solution's."""
-        asked = False
+        """Run test code in a judge process beside the solution's. Both start at once; the judge waits when it asks."""
+        started = time.monotonic()
+        asked = True
         try:
-            with self.sandbox.session(source, limits=self.limits) as session:
+            with (
+                self.sandbox.session(source, limits=self.limits) as session,
+                contextlib.closing(self._judge(session, case)) as judge,
+            ):
+                try:
+                    verdict = judge.loaded
+                finally:
+                    asked = judge.calls > 0
                 problem = self._load_problem(session)
-                if problem is not None:
-                    return problem
-                missing = next((name for name in case.remote if not _has(session, name)), None)
-                if missing is not None:
-                    return Outcome("missing", f"no {missing!r} is defined")
-                asked = True
-                with self.sandbox.judge(case.source, remote=session, names=case.remote, limits=self.limits) as judge:
-                    loaded = judge.loaded
-                    asked = getattr(judge, "calls", 1) > 0
-                    judge.finish()
-                self._count(session.finish())
+                if problem is None and not verdict.ok:
+                    missing = next((name for name in case.remote if not session.get(name).ok), None)
+                    problem = None if missing is None else Outcome("missing", f"no {missing!r} is defined")
+                self._end(session, started)
+                return problem or self._judged(verdict, asked)
         except SandboxDied as died:
-            return self._ended(died.finished, "")
-        return self._judged(loaded, asked)
+            ended = self._ended(died.finished, "")
+            if isinstance(died.who, Judge) and not asked:
+                return Outcome("bad_tests", f"{ended.detail} before the program was asked anything")
+            return ended
+
+    def _judge(self, session: Session, case: Script) -> Judge:
+        return self.sandbox.judge(
+            case.source, remote=session, names=case.remote, writeback=case.writeback, limits=self.limits
+        )
+
+    def _end(self, session: Session, started: float) -> None:
+        """End a session that answered all; wait for its CPU time only where that could be near the limit."""
+        if time.monotonic() - started > self.limit / _THREADS:
+            self._count(session.finish())
+        else:
+            session.close()
 
     def _judged(self, loaded: Reply, asked: bool) -> Outcome:
         if loaded.ok:
@@ -280,6 +299,8 @@ class _Run:
             return Outcome("bad_tests", f"{_raised(loaded)} before the program was asked anything")
         if loaded.exception == "AssertionError":
             return Outcome("wrong", _line(loaded.text) or "an assert failed")
+        if loaded.original == "OpaqueError":  # a test compared, or calculated with, what is no plain data
+            return Outcome("wrong", _line(loaded.text))
         return Outcome("error", _raised(loaded))
 
     # -- predictions
@@ -406,10 +427,6 @@ class _Caller:
         if equals(case.expected, got, tolerance):
             return True
         return case.relation == "wrapped" and equals(case.expected[0], got, tolerance)
-
-
-def _has(session: Session, name: str) -> bool:
-    return session.get(name).ok
 
 
 def is_exception(wanted: str, reply: Reply) -> bool:

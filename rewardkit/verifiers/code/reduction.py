@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from rewardkit.verifiers.code.cases import Call
 from rewardkit.verifiers.code.literals import literal_value
@@ -204,3 +204,23 @@ def free_names(*trees: ast.Module) -> list[str]:
                 case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
                     made.add(name)
     return [name for name in used if name not in made and name not in _BUILTINS and not name.startswith("__")]
+
+
+def is_in_place(tree: ast.Module, remote: Collection[str]) -> bool:
+    """Whether test code calls the solution for what it does to an argument: a call whose result nobody takes.
+
+    That is `sort(xs)` as a statement, with a variable in it, before an assert about `xs`.
+    """
+    candidates = {*remote}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name == "check":
+            candidates |= {arg.arg for arg in node.args.args}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Expr(ast.Call(function, args)) if any(isinstance(arg, ast.Name) for arg in args):
+                root: ast.expr = function
+                while isinstance(root, (ast.Attribute, ast.Call)):
+                    root = root.value if isinstance(root, ast.Attribute) else root.func
+                if isinstance(root, ast.Name) and root.id in candidates:
+                    return True
+    return False

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 import msgspec
 from pydantic import ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
-from rewardkit.errors import OptionError
+from rewardkit.errors import OptionError, SandboxUnavailable
 from rewardkit.extract import opens_thinking
 from rewardkit.leaf import Placement
 from rewardkit.reward import memory_bytes
@@ -214,15 +214,21 @@ class Code(Verifier[CodeReference]):
 
     def _run(self, found: Program, reference: CodeReference) -> Verdict:
         tests = reference.cases
-        report = run_program(
+        try:
+            report = self._report(found.source, tests)
+        except SandboxUnavailable:  # its server may have been killed from outside: then a new one works
+            report = self._report(found.source, tests)
+        return verdict_of(report, tests, self.credit, extracted=shown_program(found.source))
+
+    def _report(self, source: str, tests: Tests) -> Report:
+        return run_program(
             sandbox(self.level),
-            found.source,
+            source,
             tests,
             limits=self._limits,
             tolerance=self.tolerance,
             stop=self.credit == "all",
         )
-        return verdict_of(report, tests, self.credit, extracted=shown_program(found.source))
 
 
 def _has_tests(columns: Mapping[str, Any]) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import signal
 
 import pytest
 
@@ -148,6 +150,24 @@ def test_the_whole_tests_as_text():
     assert judge(fenced("print(int(input()))\n"), stream).detail.startswith("wrong answer: line 1 is '3', expected '9'")
 
 
+def test_test_code_says_what_it_compared():
+    task = {"test": CHECK, "entry_point": "square"}
+    assert "square(2)" in judge(fenced("def square(x):\n    return x * x if x != 2 else 5\n"), task).detail
+    score = judge(fenced(WRONG), "xs = [square(4)]\nassert sorted(xs) == [16]")
+    assert score.detail.startswith("wrong answer: sorted(xs) == [16]: [10], not [16]"), score.detail
+    score = judge(fenced("class A: pass\ndef square(x):\n    return A()\n"), "xs = [square(4)]\nassert xs[0] == 16")
+    assert score.reason == "wrong" and "no plain data" in score.detail
+
+
+def test_an_in_place_task():
+    test = "xs = [3, 1, 2]\norder(xs)\nassert xs == [1, 2, 3]\n"
+    assert judge(fenced("def order(xs):\n    xs.sort()\n"), test).value == 1.0
+    assert judge(fenced("def order(xs):\n    xs.sort(reverse=True)\n"), test).reason == "wrong"
+    assert judge(fenced("def order(xs):\n    return sorted(xs)\n"), test).reason == "wrong"
+    empty = fenced("def order(xs):\n    xs.clear()\n    return []\n")
+    assert judge(empty, "xs = [3, 1, 2]\nassert order(xs) == sorted(xs)").reason == "wrong"  # its copy, not the test's
+
+
 def test_credit():
     assert judge(fenced(HALF)).value == 0.0
     score = judge(fenced(HALF), credit="fraction")
@@ -226,7 +246,7 @@ def test_identical_completions_are_judged_once_over_all_workers():
     rows += [Generation(Sample(9, "", {**TASK, "tests": SQUARE[:1]}), (Completion(fenced(RIGHT)),))]
     with Engine(Code(), workers=2) as engine:
         scores = [scored.scores["code"][0] for scored in engine.score(rows)]
-    assert [score.value for score in scores] == [1.0, 0.0] * 10 + [1.0]
+    assert [score.value for score in scores] == [1.0, 0.0] * 10 + [1.0], scores[0].why
     assert sum("once for identical" in score.detail for score in scores) == 18
 
 
@@ -248,6 +268,12 @@ def test_no_sandbox_is_an_error_and_never_0(monkeypatch):
     sample = Sample(0, "", TASK)
     with pytest.raises(SandboxUnavailable):
         verifier.judge(verifier.prepare(sample), sample, Completion(fenced(RIGHT)))
+
+
+def test_a_server_that_is_killed_from_outside_changes_no_verdict():
+    judge(fenced(RIGHT + "# start\n"))
+    os.kill(servers.sandbox("strict").pid, signal.SIGKILL)
+    assert judge(fenced(RIGHT + "# after\n")).value == 1.0
 
 
 def test_score_text_and_formula():

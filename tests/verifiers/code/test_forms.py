@@ -66,6 +66,19 @@ def test_what_is_more_than_a_call_stays_test_code(line):
     source = f"def check(candidate):\n    assert candidate(1) == 1\n    {line}\n"
     tests = read_tests({"test": source, "entry_point": "f"})
     assert isinstance(tests, Scripts) and tests.whole.source.endswith("check(f)") and "f" in tests.whole.remote
+    assert not tests.whole.writeback
+
+
+def test_an_in_place_task_is_seen_by_its_shape():
+    for source, back in [
+        ("xs = [2, 1]\nf(xs)\nassert xs == [1, 2]", True),
+        ("xs = [2, 1]\nSolution().sort(xs)\nassert xs == [1, 2]", True),
+        ("xs = [2, 1]\nassert f(xs) == [1, 2]", False),
+        ("xs = [2, 1]\nprint(xs)\nassert f(xs) == xs", False),
+        ("f([1])\nassert g(2)", False),
+    ]:
+        tests = read_tests({"test": source})
+        assert isinstance(tests, Scripts) and tests.whole.writeback is back, source
 
 
 @pytest.mark.parametrize(
