@@ -128,7 +128,7 @@ def agreement(name: str, sample: int, workers: int | None) -> None:
     started = time.perf_counter()
     # MBPP/123 takes 3 s of an idle core.
     code = Code(timeout=20.0 if "canonical" in name else 3.0)
-    agree = passes = known = repeated = 0
+    agree = passes = known = 0
     table: collections.Counter[tuple[str, str]] = collections.Counter()
     differ: list[str] = []
     with Engine(code, workers=workers) as engine:
@@ -137,12 +137,12 @@ def agreement(name: str, sample: int, workers: int | None) -> None:
                 got = status(score)
                 passes += score.value == 1.0
                 known += passed[place]
-                repeated += " once for identical" in score.detail
                 table[said[place].partition(":")[0], got] += 1
                 if score.state == "scored" and (score.value == 1.0) == passed[place]:
                     agree += 1
                 else:
                     differ.append(f"{generation.sample.id}[{place}]: {said[place]} -> {score.why}")
+        repeated = engine.repeated
     seconds = time.perf_counter() - started
     total = sum(table.values())
     print(

@@ -125,6 +125,7 @@ class Engine:
         self.takes_group = any(leaf.takes_group for leaf in self.leaves)
         self.outside = any(_outside(leaf) for leaf in self.leaves)
         self.known: dict[object, asyncio.Future[Score]] = {}
+        self.repeated = 0  # completions that were not judged, since one with the same identity was
         self.away = [slot for slot, leaf in enumerate(self.leaves) if _goes_away(leaf)]
         self._workers = workers
         self._concurrency = concurrency
@@ -354,7 +355,8 @@ class _Concurrent(_Inline):
                 known.pop(full, None)
         _forget(known)
         for i, future in theirs.items():
-            scores[i] = _repeated(await future)
+            scores[i] = msgspec.structs.replace(await future, seconds=0.0)
+        self.engine.repeated += len(theirs)
         return [scores[i] for i in at]
 
     async def _in_worker(self, slot: int, generation: Generation, at: Sequence[int]) -> list[Score]:
@@ -400,12 +402,6 @@ def _forget(known: dict[object, asyncio.Future[Score]]) -> None:
     for key in list(itertools.islice(known, max(0, len(known) - REMEMBERED))):
         if known[key].done():
             del known[key]
-
-
-def _repeated(answer: Score) -> Score:
-    """Return the score of an identical completion; says that this one was not judged by itself."""
-    detail = f"{answer.detail}; judged once for identical completions"
-    return msgspec.structs.replace(answer, detail=detail, seconds=0.0)
 
 
 _Call = Callable[[Callable[[], Any]], Coroutine[Any, Any, Any]]

@@ -119,6 +119,7 @@ class _Run:
         self.summary = Summary(list(plan.rewards), labels=labels)
         self.failures = _Failures(plan.max_error_rate)
         self.outcome: Outcome
+        self.repeated = 0
 
     def go(self) -> Outcome:
         plan = self.plan
@@ -155,6 +156,12 @@ class _Run:
         outcome = self.outcome
         outcome.summary = self._summary(folder.config, records)
         outcome.notices = outcome.summary["notices"] = notices(outcome.summary, outcome.summary["input"])
+        if self.repeated:  # on the screen alone: how many there are depends on where a run was resumed
+            verb = "completion was" if self.repeated == 1 else "completions were"
+            outcome.notices = [
+                *outcome.notices,
+                f"{self.repeated:,} {verb} the same as another and judged once with it",
+            ]
         for bad in records.bad:
             folder.log("bad row", line=bad.line, why=bad.why)
         folder.discard("scores.jsonl.earlier")
@@ -172,6 +179,7 @@ class _Run:
                     self.outcome.stopped = self.failures.verdict(final=False)
                     if self.outcome.stopped:
                         return
+            self.repeated = engine.repeated
         self._refuse_bad(records)
         self.outcome.stopped = self.failures.verdict(final=True)
 

@@ -105,6 +105,24 @@ def extract_program(
     return found if isinstance(found, NoProgram) else _checked(found)
 
 
+_MATTERS = ("think>", "<answer", "</answer", "[answer]", *(mark.lower() for pair in _TAGS for mark in pair))
+
+
+def code_parts(text: str) -> object:
+    """Return what decides about the program in a text: its fenced blocks and what surrounds them but prose.
+
+    Two texts with equal parts have the same program, whatever the options and the prompt.
+    """
+    lowered = text.lower()
+    if len(text) > MAX_SOURCE or any(mark in lowered for mark in _MATTERS):
+        return text
+    blocks = list(_blocks(text))
+    first = next((line for line in text.split("\n", 200) if line.strip()), "")
+    if not _python(blocks) or first[:1].isspace():
+        return text
+    return [tuple(block) for block in blocks]
+
+
 def check_program(source: str | bytes, rule: str = "program") -> Program | NoProgram:
     """Return a program, or why it is none that could be run."""
     if isinstance(source, (bytes, bytearray)):

@@ -156,7 +156,7 @@ class _Run:
         self._count(finished)
         match finished.status:
             case "timeout":
-                if finished.detail == "wall":
+                if finished.detail == "wall" and finished.cpu_seconds < self.limit:
                     return Outcome(
                         "timeout",
                         f"{finished.wall_seconds:.1f} s, of which {finished.cpu_seconds:.2f} s computing{doing}",

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import threading
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
@@ -24,6 +22,7 @@ from rewardkit.verifiers.code.extraction import (
     NoProgram,
     Program,
     Where,
+    code_parts,
     extract_prediction,
     extract_program,
     is_code_prompt,
@@ -31,9 +30,6 @@ from rewardkit.verifiers.code.extraction import (
 from rewardkit.verifiers.code.forms import read_tests
 from rewardkit.verifiers.code.judging import REASONS, Outcome, Report, run_program
 from rewardkit.verifiers.code.servers import sandbox
-
-REMEMBERED = 8192
-"""Verdicts that a process keeps, so that the same program is not run against the same tests again."""
 
 _TESTS = "tests: calls, streams, test code, or a task in the form of HumanEval, MBPP, APPS, LiveCodeBench or CRUXEval"
 
@@ -68,7 +64,6 @@ class CodeReference(Reference):
     mode: Literal["function", "asserts", "stdio"] | None = None
 
     _tests: Tests = PrivateAttr()
-    _digest: bytes = PrivateAttr(b"")
     _prompt: str = PrivateAttr("")
 
     @model_validator(mode="after")
@@ -80,7 +75,6 @@ class CodeReference(Reference):
         except LookupError:
             raise ValueError(NO_TESTS) from None
         self._prompt = prompt
-        self._digest = _digest(fields)
         return self
 
     @property
@@ -90,13 +84,6 @@ class CodeReference(Reference):
 
 
 NO_TESTS = "no tests in it"
-
-
-def _digest(fields: Mapping[str, Any]) -> bytes:
-    """Return what two references share exactly when their tests are the same."""
-    return hashlib.sha256(
-        repr(sorted((k, v) for k, v in fields.items() if v is not None)).encode("utf-8", "replace")
-    ).digest()
 
 
 class Code(Verifier[CodeReference]):
@@ -182,15 +169,13 @@ class Code(Verifier[CodeReference]):
         found = self.program(completion, reference, sample)
         if isinstance(found, NoProgram):
             return Verdict.reject(found.detail, reason=found.reason)
-        verdict, known = _once((self.formula, reference._digest, found.source), lambda: self._run(found, reference))
-        rule = f"{found.rule}; {self.level}" + ("; run once for identical programs" if known else "")
-        return msgspec.structs.replace(verdict, detail=f"{verdict.detail} [{rule}]")
+        verdict = self._run(found, reference)
+        return msgspec.structs.replace(verdict, detail=f"{verdict.detail} [{found.rule}; {self.level}]")
 
     def identity(self, sample: Sample, completion: Completion) -> object:
-        """Return what completions share that need to be run only once: their text, and all that the tests come from."""
-        columns = [sample.metadata.get(name) for name in CodeReference.model_fields]
-        key = repr((sample.prompt, sample.reference, columns, completion.text))
-        return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
+        """Return what completions share that need to be run only once: their code, and all that the tests come from."""
+        code = code_parts(completion.text)
+        return hashlib.sha256(repr((_task_key(sample), code)).encode("utf-8", "surrogatepass")).digest()
 
     def program(self, completion: Completion, reference: CodeReference, sample: Sample) -> Program | NoProgram:
         """Find the program in a completion."""
@@ -294,23 +279,20 @@ def _weights(tests: Tests, credit: str, count: int) -> list[float]:
     ]
 
 
-_known: OrderedDict[tuple[Any, ...], Verdict] = OrderedDict()
-_lock = threading.Lock()
+_last: tuple[Sample, bytes] | None = None
 
 
-def _once(key: tuple[Any, ...], run: Any) -> tuple[Verdict, bool]:
-    """Return the verdict of a program, and whether it had been run before in this process."""
-    key = (*key[:-1], hashlib.sha256(key[-1].encode()).digest())
-    with _lock:
-        if key in _known:
-            _known.move_to_end(key)
-            return _known[key], True
-    verdict = run()
-    with _lock:
-        _known[key] = verdict
-        if len(_known) > REMEMBERED:
-            _known.popitem(last=False)
-    return verdict, False
+def _task_key(sample: Sample) -> bytes:
+    """Return a digest of all that a sample's tests come from. The last sample's is kept, since tests may be large."""
+    global _last
+    last = _last
+    if last is not None and last[0] is sample:
+        return last[1]
+    columns = [sample.metadata.get(name) for name in CodeReference.model_fields]
+    text = repr((sample.prompt, sample.reference, columns))
+    key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+    _last = (sample, key)
+    return key
 
 
 __all__ = ["Calls", "Code", "CodeReference", "Outcome", "verdict_of"]

@@ -8,6 +8,8 @@ import pickle
 import signal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rewardkit import parse, score_text
 from rewardkit.code import Code, close_all, run_tests
@@ -15,6 +17,7 @@ from rewardkit.engine import Engine
 from rewardkit.errors import OptionError, SandboxUnavailable
 from rewardkit.types import Completion, Generation, Sample, Score
 from rewardkit.verifiers.code import servers
+from rewardkit.verifiers.code.extraction import code_parts, extract_program
 
 SQUARE = [{"args": "(3,)", "expected": "9"}, {"args": "(-7,)", "expected": "49"}, {"args": "(0,)", "expected": "0"}]
 TASK = {"tests": SQUARE, "entry_point": "square"}
@@ -227,27 +230,53 @@ def test_extraction_is_an_option():
     )
 
 
-def test_identical_programs_run_once(monkeypatch):
-    calls = []
-    real = Code._run
-    monkeypatch.setattr(Code, "_run", lambda self, *args: calls.append(1) or real(self, *args))
-    source = "def square(x):\n    return x * x  # once\n"
-    first, second = judge(fenced(source)), judge(f"Other prose.\n```\n{source}```")
-    assert first.value == second.value == 1.0 and len(calls) == 1
-    assert "run once" not in first.detail and "run once for identical programs" in second.detail
-    assert judge(fenced(source), {"tests": SQUARE[:1], "entry_point": "square"}).value == 1.0 and len(calls) == 2
-    judge(fenced(source), timeout=2.0)
-    assert len(calls) == 3
-
-
-def test_identical_completions_are_judged_once_over_all_workers():
-    texts = [fenced(RIGHT), fenced(WRONG)] * 10
-    rows = [Generation(Sample(i % 2, "", TASK), (Completion(texts[i]),)) for i in range(20)]
+def test_identical_programs_are_run_once_over_all_workers():
+    texts = [fenced(RIGHT), fenced(WRONG), "Other prose.\n" + fenced(RIGHT)]
+    rows = [Generation(Sample(i % 2, "", TASK), (Completion(texts[i % 3]),)) for i in range(21)]
     rows += [Generation(Sample(9, "", {**TASK, "tests": SQUARE[:1]}), (Completion(fenced(RIGHT)),))]
     with Engine(Code(), workers=2) as engine:
         scores = [scored.scores["code"][0] for scored in engine.score(rows)]
-    assert [score.value for score in scores] == [1.0, 0.0] * 10 + [1.0], scores[0].why
-    assert sum("once for identical" in score.detail for score in scores) == 18
+        repeated = engine.repeated
+    assert [score.value for score in scores] == [1.0, 0.0, 1.0] * 7 + [1.0], scores[0].why
+    assert repeated == 19 and sum(score.seconds == 0.0 for score in scores) == 19
+    assert len({score.detail for score in scores}) == 3
+
+
+def test_what_makes_programs_identical():
+    code, sample = Code(), Sample(0, "", TASK)
+
+    def key(text, sample=sample):
+        return code.identity(sample, Completion(text))
+
+    assert key(fenced(RIGHT)) == key("Or:\n" + fenced(RIGHT) + "\nSo.")
+    others = [fenced(RIGHT), fenced(WRONG), RIGHT, "  " + fenced(RIGHT), "<answer>" + fenced(RIGHT) + "</answer>"]
+    others += [
+        fenced(RIGHT) + fenced(WRONG),
+        "```python\n" + RIGHT,
+        fenced(RIGHT).replace("python", "py"),
+        "[PYTHON]" + fenced(RIGHT),
+    ]
+    assert len(set(map(key, others))) == len(others)
+    assert key(fenced(RIGHT), Sample(0, "", {**TASK, "entry_point": "f"})) != key(fenced(RIGHT))
+    assert key(fenced(RIGHT), Sample(0, "def f(", TASK)) != key(fenced(RIGHT))
+    assert key(fenced(RIGHT), Sample(1, "", None, {"task_id": 1, **TASK})) == key(
+        fenced(RIGHT), Sample(2, "", None, TASK)
+    )
+
+
+@given(st.text("ab`~\n pythodef(x):<>/[]", max_size=60), st.text("ab`~\n pythodef(x):<>/[]", max_size=60))
+def test_equal_parts_mean_the_same_program(one, other):
+    if code_parts(one) == code_parts(other):
+        for options in ({}, {"prompt": "def f(x):\n", "names": ["f"]}, {"where": "all"}, {"prompt": "def f("}):
+            assert extract_program(one, **options) == extract_program(other, **options)
+
+
+@given(st.text("ab.\n ", max_size=20), st.text("ab.\n ", max_size=20), st.text("abdef(x):= \n", max_size=30))
+def test_prose_around_a_block_changes_no_program(before, after, code):
+    one, other = f"{before}\n```python\n{code}\n```\n{after}", f"x\n```python\n{code}\n```\n"
+    if code_parts(one) == code_parts(other):
+        for options in ({}, {"prompt": "def f(x):\n", "names": ["f"]}):
+            assert extract_program(one, **options) == extract_program(other, **options)
 
 
 def test_a_group_in_a_worker():
