@@ -30,6 +30,7 @@ bench: $(TEST)/installed  ## tables of speed and size; never part of the tests
 	$(TEST)/bin/python benchmarks/startup.py
 	$(TEST)/bin/python benchmarks/engine.py
 	$(TEST)/bin/python benchmarks/math_answers.py tests/cases/math_pairs.jsonl
+	$(TEST)/bin/python benchmarks/sandbox.py --runs 10000
 
 $(DEMO)/installed: pyproject.toml
 	rm -rf $(DEMO)

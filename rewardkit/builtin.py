@@ -30,6 +30,11 @@ def rewardkit_verifiers(register: Register) -> None:
         "rewardkit.verifiers.math_verify:MathVerify",
         "What the math-verify package says, where installed",
     )
+    register(
+        "code",
+        "rewardkit.verifiers.code.verifier:Code",
+        "The program passes its tests, in a sandbox and with a verdict that it cannot reach",
+    )
     register("number_close", "rewardkit.verifiers.number_close:NumberClose", "The answer is near the reference number")
 
 
@@ -159,5 +164,6 @@ def rewardkit_commands(register: Register) -> None:
     register("merge", "rewardkit.cli.merge:command", "Put the shards of one run together (eval --shard i/n).")
     register("show", "rewardkit.cli.show:command", "Show one reward, or a saved run and its completions.")
     register("try", "rewardkit.cli.try_:command", "Score one text and explain the result.")
+    register("sandbox", "rewardkit.cli.sandbox:command", "Say which sandbox level works here, and test it.")
     register("plugins", "rewardkit.cli.plugins:command", "List installed plugins, and what is wrong with broken ones.")
     register("new", "rewardkit.cli.new:command", "Make a plugin to start from.")

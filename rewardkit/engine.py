@@ -46,6 +46,9 @@ PEEK = 32
 WINDOW = 128
 """How many generations may be under way at once."""
 
+REMEMBERED = 65_536
+"""How many answers are kept for completions that are identical, where a reward says what that is."""
+
 
 def score(
     rewards: Rewards,
@@ -118,6 +121,8 @@ class Engine:
         self._inline = Inline(self._ready, step)
         self.takes_group = any(leaf.takes_group for leaf in self.leaves)
         self.outside = any(_outside(leaf) for leaf in self.leaves)
+        self.known: dict[object, asyncio.Future[Score]] = {}
+        self.repeated = 0  # completions that were not judged, since one with the same identity was
         self._workers = workers
         self._concurrency = concurrency
         self._started = _Started()
@@ -125,7 +130,7 @@ class Engine:
         self._finalizer = weakref.finalize(self, self._started.close)
 
     def _glancing(self, slot: int) -> _Glancing:
-        # A weak reference: what the engine holds must not hold the engine, which closes its workers when it is forgotten.
+        # Weak: what the engine holds must not hold the engine, which closes its workers when it is forgotten.
         engine = weakref.ref(self)
 
         def ask_worker(generation: Generation, at: list[int]) -> list[Score]:
@@ -145,7 +150,7 @@ class Engine:
         self._inline.step = step
 
     def _check_limits(self, leaf: Leaf) -> None:
-        limit = "a deadline" if leaf.timeout is not None else "a memory cap" if leaf.memory is not None else ""
+        limit = "a deadline" if leaf.deadline is not None else "a memory cap" if leaf.worker_memory is not None else ""
         if limit and _stays_here(leaf) and not leaf.is_async:
             raise UsageError(
                 f"reward {leaf.label!r} has {limit}, but is defined where no worker process can load it"
@@ -307,8 +312,45 @@ class _Concurrent(Evaluation):
             found = await asyncio.wrap_future(self.engine.in_worker(slot, generation, late)) if late else []
             return _filled(glanced, found)
         if _goes_away(leaf):
-            return await asyncio.wrap_future(self.engine.in_worker(slot, generation, at))
+            return await self._once_each(slot, generation, at)
         return await super().judge(slot, generation, at)
+
+    async def _once_each(self, slot: int, generation: Generation, at: Sequence[int]) -> list[Score]:
+        """Judge in a worker; of completions that share an identity only the first one."""
+        leaf, known = self.engine.leaves[slot], self.engine.known
+        keys = [leaf.identity(generation.sample, generation.completions[i]) for i in at]
+        if not any(key is not None for key in keys):
+            return await self._in_worker(slot, generation, at)
+        full: object
+        mine: dict[object, int] = {}
+        theirs: dict[int, asyncio.Future[Score]] = {}
+        for i, key in zip(at, keys, strict=True):
+            full = (slot, i if key is None else key)
+            if key is not None and full in known:
+                theirs[i] = known[full]
+                continue
+            mine[full] = i
+            if key is not None:
+                known[full] = asyncio.get_running_loop().create_future()
+        places = list(mine.values())
+        try:
+            scores = dict(zip(places, await self._in_worker(slot, generation, places), strict=True))
+        except BaseException as problem:
+            for full in mine:
+                _settle(known.pop(full, None), problem)
+            raise
+        for full, i in mine.items():
+            _settle(known.get(full), scores[i])
+            if scores[i].state == "error":
+                known.pop(full, None)
+        _forget(known)
+        for i, future in theirs.items():
+            scores[i] = msgspec.structs.replace(await future, seconds=0.0)
+        self.engine.repeated += len(theirs)
+        return [scores[i] for i in at]
+
+    async def _in_worker(self, slot: int, generation: Generation, at: Sequence[int]) -> list[Score]:
+        return await asyncio.wrap_future(self.engine.in_worker(slot, generation, at))
 
     async def _waiting(self, leaf: Leaf, generation: Generation, at: Sequence[int], call: _Call) -> list[Score]:
         """Judge with a leaf that waits for something else, each call within its deadline."""
@@ -332,6 +374,25 @@ class _Concurrent(Evaluation):
         return [msgspec.structs.replace(answers) for _ in at] if isinstance(answers, Score) else answers
 
 
+def _settle(future: asyncio.Future[Score] | None, outcome: Score | BaseException) -> None:
+    if future is None or future.done():
+        return
+    if isinstance(outcome, Score):
+        future.set_result(outcome)
+    elif isinstance(outcome, asyncio.CancelledError):
+        future.cancel()
+    else:
+        future.set_exception(outcome)
+        future.exception()  # seen, even where nobody else waits
+
+
+def _forget(known: dict[object, asyncio.Future[Score]]) -> None:
+    """Drop the oldest answers beyond what is kept."""
+    for key in list(itertools.islice(known, max(0, len(known) - REMEMBERED))):
+        if known[key].done():
+            del known[key]
+
+
 _Call = Callable[[Callable[[], Any]], Coroutine[Any, Any, Any]]
 
 
@@ -342,7 +403,7 @@ async def _call_async(function: Callable[[], Any]) -> Any:
 
 async def _within(leaf: Leaf, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
     """Await a call within the leaf's deadline. Whatever it raises becomes a score, its own TimeoutError too."""
-    deadline = asyncio.timeout(leaf.timeout)
+    deadline = asyncio.timeout(leaf.deadline)
     try:
         async with deadline:
             return await call()
@@ -351,7 +412,7 @@ async def _within(leaf: Leaf, call: Callable[[], Coroutine[Any, Any, Any]]) -> A
         if isinstance(problem, asyncio.CancelledError) and task is not None and task.cancelling():
             raise  # the engine is closing
         if isinstance(problem, TimeoutError) and deadline.expired():
-            return Score.error("service", f"no answer within {leaf.timeout:g} s", name=leaf.label)
+            return Score.error("service", f"no answer within {leaf.deadline:g} s", name=leaf.label)
         return failure(leaf.label, problem)
 
 

@@ -91,6 +91,9 @@ class SandboxUnavailable(RewardkitError):
     """Raise it in a reward when no sandbox can be started."""
 
     reason: ClassVar[BlameMachine] = "sandbox_unavailable"
+    step: str = ""
+    cause: str = ""
+    ways_out: tuple[str, ...] = ()
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

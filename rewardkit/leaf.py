@@ -74,6 +74,23 @@ class Leaf(Reward):
         """The options that differ from their defaults, as plain data."""
 
     @property
+    def deadline(self) -> float | None:
+        """Seconds after which one completion is given up: `timeout`, unless that means something else here."""
+        return self.timeout
+
+    @property
+    def worker_memory(self) -> int | None:
+        """Bytes that a worker may use: `memory`, unless that means something else here."""
+        return self.memory
+
+    def identity(self, sample: Sample, completion: Completion) -> object:
+        """Return a key that two completions share when judging one of them is enough; None: judge each.
+
+        Only for what is expensive and judges equal inputs alike. Keys are hashed and kept, so they are short.
+        """
+        return None
+
+    @property
     def formula(self) -> str:
         options = ", ".join(f"{name}={literal(value)}" for name, value in self.options.items())
         name = self.registered or self.target or f"<local>:{self.label}"

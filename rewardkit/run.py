@@ -136,6 +136,7 @@ class _Run:
         self.failures = _Failures(plan.max_error_rate)
         self.followed: FollowedSource | None = None
         self.outcome: Outcome
+        self.repeated = 0
 
     def go(self) -> Outcome:
         plan = self.plan
@@ -195,6 +196,12 @@ class _Run:
         outcome.summary = self._summary(folder.config, records)
         outcome.notices = outcome.summary["notices"] = notices(outcome.summary, outcome.summary["input"])
         outcome.summary["warnings"] = warnings(outcome.summary, outcome.summary["input"])
+        if self.repeated:  # on the screen alone: how many there are depends on where a run was resumed
+            verb = "completion was" if self.repeated == 1 else "completions were"
+            outcome.notices = [
+                *outcome.notices,
+                f"{self.repeated:,} {verb} the same as another and judged once with it",
+            ]
         for bad in records.bad:
             folder.log("bad row", **_bad_line(bad))
         folder.discard("scores.jsonl.earlier")
@@ -215,6 +222,7 @@ class _Run:
                     self.outcome.stopped = self.failures.verdict(final=False)
                     if self.outcome.stopped:
                         return
+            self.repeated = engine.repeated
         self._refuse_bad(records)
         self.outcome.stopped = self.failures.verdict(final=True)
 

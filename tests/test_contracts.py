@@ -39,6 +39,17 @@ CASES: dict[str, dict[str, Any]] = {
         "accepts": [("so it is $\\boxed{0.5}$", "\\frac{1}{2}"), ("the answer is $x = 5$", 5), ("#### 18", "#### 18")],
         "rejects": [("\\boxed{\\frac{1}{3}}", "\\frac{1}{2}"), ("no idea", "3"), ("", "x")],
     },
+    "code": {
+        "accepts": [
+            ("def f(x): return 2 * x", {"tests": ["assert f(4) == 8"]}),
+            ("```python\nprint(int(input()) + 1)\n```", {"tests": [{"stdin": "4", "stdout": "5"}]}),
+        ],
+        "rejects": [
+            ("def f(x): return x", {"tests": ["assert f(4) == 8"]}),
+            ("I cannot.", {"tests": ["assert f(4) == 8"]}),
+            ("", {"tests": ["assert f(4) == 8"]}),
+        ],
+    },
     "number_close": {
         "accepts": [("about 101", 100), ("5.04 m", "500 cm")],
         "rejects": [("102", 100), ("no idea", 3), ("", 3)],

@@ -115,7 +115,7 @@ def _lines(name: str, reward: Reward, registry: Registry) -> list[str]:
     if isinstance(reward, FunctionReward):
         lines += _function_options(reward, described)
     lines += ["", f"Needs: {', '.join(reward.needs) or 'nothing but the completion'}"]
-    return lines + _tail("async" if reward.is_async else reward.placement, reward.timeout, reward, registry)
+    return lines + _tail("async" if reward.is_async else reward.placement, reward.deadline, reward, registry)
 
 
 def _composition_lines(name: str, reward: Reward, registry: Registry) -> list[str]:
@@ -139,7 +139,7 @@ def _verifier_lines(kind: type[Verifier[Any]], registry: Registry, made: Leaf | 
     lines += ["", *_fields("Reference", kind.reference_type().model_fields, {})]
     if made is None and not any(field.is_required() for field in kind.model_fields.values()):
         made = kind()
-    limit = made.timeout if made is not None else getattr(kind, "timeout", None)
+    limit = made.deadline if made is not None else getattr(kind, "timeout", None)
     return lines + _tail(kind.placement, limit, made, registry)
 
 

@@ -72,8 +72,8 @@ class Core:
     def _greeting(self) -> bytes:
         init = {
             "leaves": [leaf_to_data(leaf) for leaf in self.leaves],
-            "memory": [leaf.memory or DEFAULT_MEMORY for leaf in self.leaves],
-            "timeouts": [leaf.timeout for leaf in self.leaves],
+            "memory": [leaf.worker_memory or DEFAULT_MEMORY for leaf in self.leaves],
+            "timeouts": [leaf.deadline for leaf in self.leaves],
             "path": [place for place in sys.path if isinstance(place, str)],
             "pythonpath": os.environ.get("PYTHONPATH"),
             "digits": sys.get_int_max_str_digits(),

@@ -218,7 +218,7 @@ class Worker:
 
     def _heard(self, process: Process, job: Job, until: float) -> list[Any]:
         """Return the next answer. Each step that the child marks on the shared page has its own deadline."""
-        timeout = self.core.leaves[job.leaf].timeout
+        timeout = self.core.leaves[job.leaf].deadline
         while True:
             mark = process.page.read()
             if job.phase == "work":
@@ -236,7 +236,7 @@ class Worker:
         if job.phase != "work":
             what = "a worker process did not start" if job.phase == "start" else f"reward {leaf.label!r} did not load"
             self._refuse(job, f"{what} within {_seconds(self.core.start_timeout)}", process)
-        limit = _seconds(leaf.timeout or 0.0)
+        limit = _seconds(leaf.deadline or 0.0)
         if step == 0:
             self._all(job, self._error(job, "deadline_reference", f"reading the reference took longer than {limit}"))
         elif leaf.takes_group:
@@ -244,7 +244,7 @@ class Worker:
             self._all(job, self._error(job, "raised", detail))
         else:
             text = f"judging took longer than {limit}"
-            self._one(job, step, Score(0.0, text, reason="deadline", name=leaf.label, seconds=leaf.timeout))
+            self._one(job, step, Score(0.0, text, reason="deadline", name=leaf.label, seconds=leaf.deadline))
 
     def _died(self, job: Job) -> None:
         process, leaf = self.process, self.core.leaves[job.leaf]

@@ -1,0 +1,486 @@
+"""What runs inside the walls: executes the program, and answers calls with plain data.
+
+Nothing here is a secret or a verdict. Whatever a program does to this code, it can only change its own answers.
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import contextlib
+import functools
+import io
+import linecache
+import os
+import sys
+import threading
+import traceback
+import types
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+from . import wire
+from .wire import HEADER, LARGEST_MESSAGE, Encoder, WireError, check, pack, to_value, unpack
+
+FILE = "solution.py"
+_SHOWN_SOURCE = 1 << 18  # longer sources are not kept for tracebacks
+_MOST_OBJECTS = 100_000
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial, type)
+_streams: list[Any] = []
+_ours: list[str] = []  # found before the fork: a look at every module's name would copy their pages
+
+
+def make_streams() -> None:
+    """Make sys.stdin, stdout and stderr anew, over pipes, so that a child need not; and what `-S` leaves out."""
+    builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]
+    reader, writer = os.pipe()
+    saved = [os.dup(fd) for fd in (0, 1, 2)]
+    try:
+        for place, fd in enumerate((reader, writer, writer)):
+            os.dup2(fd, place)
+        sys.stdin = sys.__stdin__ = io.TextIOWrapper(  # type: ignore[misc]
+            io.BufferedReader(io.FileIO(0, "rb", closefd=False), 1 << 16), "utf-8", "surrogateescape"
+        )
+        sys.stdout = sys.__stdout__ = io.TextIOWrapper(  # type: ignore[misc]
+            io.BufferedWriter(io.FileIO(1, "wb", closefd=False), 1 << 13), "utf-8", "surrogateescape"
+        )
+        sys.stderr = sys.__stderr__ = io.TextIOWrapper(  # type: ignore[misc]
+            io.BufferedWriter(io.FileIO(2, "wb", closefd=False), 1 << 13),
+            "utf-8",
+            "backslashreplace",
+            line_buffering=True,
+        )
+        _streams[:] = [sys.stdout, sys.stderr]
+    finally:
+        for place, fd in enumerate(saved):
+            os.dup2(fd, place)
+            os.close(fd)
+        os.close(reader)
+        os.close(writer)
+
+
+def warm_up() -> None:
+    """Go the way of a job once in the server: what the interpreter learns and allocates there, no child has to."""
+    _ours[:] = [name for name in sys.modules if name.partition(".")[0] == __name__.partition(".")[0]]
+    reader, writer = os.pipe()
+    back_reader, back_writer = os.pipe()
+    pipe = _Pipe(reader, back_writer)
+    for _ in range(40):
+        peer = _Peer(pipe, "solution")
+        os.write(writer, pack(["solution", "def f(*a, **k):\n    return [*a, *k.items()]\n", [], False]))
+        os.set_blocking(reader, False)
+        with contextlib.suppress(BlockingIOError):
+            job = pipe.receive()
+            for _ in range(3):
+                os.write(
+                    writer, pack(["call", ["n", "f"], "call", ["l", 1, "a", ["l", 2.5], ["d", 1, ["t"]]], ["d"], False])
+                )
+            peer.serve(job or [])
+        os.read(back_reader, 1 << 16)
+    for fd in (reader, writer, back_reader, back_writer):
+        os.close(fd)
+    sys.modules.pop("solution", None)
+    linecache.cache.clear()
+
+
+def main(mode: str, read: int, write: int) -> NoReturn:
+    """Read the job, do it, and end the process."""
+    code = 1
+    try:
+        pipe = _Pipe(read, write)
+        job = pipe.receive()
+        if job is None:
+            os._exit(0)
+        for name in _ours:
+            sys.modules.pop(name, None)
+        sys.argv = [FILE]
+        sys.path.insert(0, os.getcwd())
+        code = _program(pipe, job[1]) if mode == "run" else _Peer(pipe, mode).serve(job)
+    except BrokenPipeError:
+        pass
+    finally:
+        os._exit(code)
+
+
+class _Pipe:
+    """Whole messages, in and out."""
+
+    def __init__(self, read: int, write: int) -> None:
+        self._read, self._write = read, write
+
+    def receive(self) -> list[Any] | None:
+        head = self._exactly(HEADER.size)
+        if head is None:
+            return None
+        (size,) = HEADER.unpack(head)
+        body = self._exactly(size)
+        return None if body is None else unpack(body) if size <= LARGEST_MESSAGE else _large(body)
+
+    def _exactly(self, size: int) -> bytes | None:
+        data = os.read(self._read, min(size, 1 << 16))
+        if len(data) == size:
+            return data
+        parts, left = [data], size - len(data)
+        while left and data:
+            data = os.read(self._read, min(left, 1 << 20))
+            parts.append(data)
+            left -= len(data)
+        return None if left else b"".join(parts)
+
+    def send(self, frame: bytes) -> None:
+        left = memoryview(frame)
+        while left:
+            left = left[os.write(self._write, left) :]
+
+
+def _large(body: bytes) -> list[Any]:
+    import json
+
+    job: list[Any] = json.loads(body)
+    return job
+
+
+def _remember(source: str) -> None:
+    """Keep the source for tracebacks and for inspect.getsource."""
+    if len(source) <= _SHOWN_SOURCE:
+        linecache.cache[FILE] = (len(source), None, source.splitlines(True), FILE)
+
+
+def _flush() -> int:
+    code = 0
+    for stream in _streams:
+        try:
+            stream.flush()
+        except BaseException:
+            code = 120
+    return code
+
+
+def _program(pipe: _Pipe, source: str) -> int:
+    """Run the source as a script does; return its exit code."""
+    module = types.ModuleType("__main__")
+    sys.modules["__main__"] = module
+    module.__dict__.update(__builtins__=builtins, __file__=FILE)
+    code = 0
+    try:
+        _remember(source)
+        exec(compile(source, FILE, "exec", dont_inherit=True), module.__dict__)
+    except SystemExit as end:
+        code = _exit_code(end.code)
+    except BaseException as problem:
+        code = _died(pipe, problem)
+    for last in (threading._shutdown, atexit._run_exitfuncs):  # type: ignore[attr-defined]
+        try:
+            last()
+        except SystemExit as end:
+            code = _exit_code(end.code)
+        except BaseException:
+            code = code or 1
+    return _flush() or code
+
+
+def _exit_code(code: object) -> int:
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return code & 0xFF
+    with contextlib.suppress(BaseException):
+        print(code, file=sys.stderr)
+    return 1
+
+
+def _died(pipe: _Pipe, problem: BaseException) -> int:
+    if isinstance(problem, MemoryError):
+        with contextlib.suppress(OSError):
+            pipe.send(pack(["memory"]))
+    trace = problem.__traceback__
+    problem.__traceback__ = trace.tb_next if trace else None  # without our own frame
+    try:
+        if sys.excepthook is sys.__excepthook__:  # which does not look for source lines in our cache
+            traceback.print_exception(problem)
+        else:
+            sys.excepthook(type(problem), problem, problem.__traceback__)
+    except BaseException:
+        with contextlib.suppress(BaseException):
+            traceback.print_exception(problem, limit=-20)
+    return 1
+
+
+class OpaqueError(RuntimeError):
+    """An object of the other side was compared, added, or asked for its truth: only plain data can be judged."""
+
+
+class Missing(Exception):
+    """There is no global of that name."""
+
+
+class _Peer:
+    """One side of a conversation: calls come in, and calls go out while one is being answered."""
+
+    def __init__(self, pipe: _Pipe, mode: str) -> None:
+        self._pipe = pipe
+        self._judges = mode == "judge"
+        self._writeback = False
+        self._globals: dict[str, Any] = {}
+        self._objects: list[Any] = []
+        self._numbers: dict[int, int] = {}
+        self._seen: dict[int, Opaque] = {}
+
+    def serve(self, job: list[Any]) -> int:
+        """Execute the source, then answer calls until nobody calls any more."""
+        _, source, names, self._writeback = job
+        module = types.ModuleType("judge" if self._judges else "solution")
+        sys.modules[module.__name__] = module
+        self._globals = module.__dict__
+        self._globals.update(__builtins__=builtins, __file__=FILE)
+        self._globals.update({name: Opaque(self, ["n", name]) for name in names})
+        self._send(self._outcome(self._load, source))
+        while (message := self._pipe.receive()) is not None:
+            self._send(self._perform(message))
+        return 0
+
+    def _load(self, source: str) -> None:
+        _remember(source)
+        exec(compile(source, FILE, "exec", dont_inherit=True), self._globals)
+
+    def _send(self, outcome: list[Any]) -> None:
+        _flush()
+        try:
+            frame = pack(["answer", *outcome])
+        except WireError as problem:
+            frame = pack(["answer", "r", str(problem)])
+        self._pipe.send(frame)
+
+    # Answering.
+
+    def _perform(self, message: list[Any]) -> list[Any]:
+        _, target, operation, arguments, keywords, writeback = message
+        try:
+            values = to_value(check(arguments), self._special)
+            named = to_value(check(keywords), self._special)
+        except Exception as problem:
+            return ["r", f"the arguments cannot be made: {problem}"]
+        outcome = self._outcome(self._operate, target, operation, values, named)
+        if writeback and outcome[0] in "vx":
+            try:
+                outcome.append(self._encode(values))
+            except Exception as problem:
+                return ["r", f"the arguments cannot be read back: {problem}"]
+        return outcome
+
+    def _outcome(self, work: Callable[..., Any], *inputs: Any) -> list[Any]:
+        try:
+            value = work(*inputs)
+        except Missing as missing:
+            return ["a", str(missing)]
+        except BaseException as problem:
+            return ["x", wire.nearest_builtin(type(problem)), wire.text_of(problem), _name(type(problem))]
+        try:
+            return ["v", self._encode(value)]
+        except BaseException as problem:
+            return ["r", wire.text_of(problem) or type(problem).__name__]
+
+    def _operate(self, target: list[Any], operation: str, values: list[Any], named: dict[str, Any]) -> Any:
+        item = self._global(target[1]) if target[0] == "n" else self._objects[target[1]]
+        if operation == "call":
+            return item(*values, **named)
+        return _OPERATIONS[operation](item, *values)
+
+    def _global(self, name: str) -> Any:
+        first, *rest = name.split(".")
+        if first not in self._globals:
+            raise Missing(first)
+        item = self._globals[first]
+        for attribute in rest:
+            if not hasattr(item, attribute):
+                raise Missing(name)
+            item = getattr(item, attribute)
+        return item
+
+    # Crossing.
+
+    def _encode(self, value: Any) -> Any:
+        return Encoder(self._opaque, wire=True).tree(value)
+
+    def _opaque(self, value: Any) -> list[Any]:
+        if type(value) is Opaque:
+            target: list[Any] = object.__getattribute__(value, "_target")
+            return target
+        number = self._numbers.get(id(value))
+        if number is None:
+            number = len(self._objects)
+            if number >= _MOST_OBJECTS:
+                raise WireError(f"more than {_MOST_OBJECTS} objects")
+            self._objects.append(value)
+            self._numbers[id(value)] = number
+        if self._judges and isinstance(value, _FUNCTIONS):
+            return ["k", number, _name(value)]
+        return ["h", number, _name(type(value))]
+
+    def _special(self, tree: list[Any]) -> Any:
+        tag, item = tree[0], tree[1]
+        if tag == "o":
+            return self._objects[item]
+        if tag == "n":
+            return self._global(item)
+        if item not in self._seen:
+            proxy: Any = Opaque(self, ["o", item])
+            self._seen[item] = proxy if tag == "h" else self._function(proxy, tree[2])
+        return self._seen[item]
+
+    def _function(self, proxy: Any, name: str) -> Any:
+        def function(*values: Any, **named: Any) -> Any:
+            return proxy(*values, **named)
+
+        function.__name__ = function.__qualname__ = name
+        return function
+
+    # Asking.
+
+    def ask(self, target: list[Any], operation: str, values: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Have the other side do something; return its value or raise its exception."""
+        arguments, keywords = self._encode(list(values)), self._encode(named)
+        self._pipe.send(pack(["call", target, operation, arguments, keywords, self._writeback]))
+        while True:
+            message = self._pipe.receive()
+            if message is None:
+                os._exit(0)
+            if message[0] == "answer":
+                return self._unwrap(message, values)
+            self._send(self._perform(message))
+
+    def _unwrap(self, message: list[Any], values: tuple[Any, ...]) -> Any:
+        kind, *parts = message[1:]
+        if kind == "a":
+            raise NameError(f"name {parts[0]!r} is not defined")
+        if kind == "r":
+            raise OpaqueError(f"no plain data: {parts[0]}")
+        if kind == "x":
+            self._write_back(parts[3:], values)
+            raise wire.EXCEPTIONS[parts[0]](parts[1])
+        self._write_back(parts[1:], values)
+        return to_value(check(parts[0]), self._special)
+
+    def _write_back(self, arguments: list[Any], values: tuple[Any, ...]) -> None:
+        """Make the caller's own lists, dicts and sets what they became on the other side."""
+        if not arguments or not any(type(value) in _MUTABLE for value in values):
+            return
+        for mine, theirs in zip(values, to_value(check(arguments[0]), self._special), strict=True):
+            if type(mine) is not type(theirs):
+                continue
+            if isinstance(mine, (list, bytearray)):
+                mine[:] = theirs
+            elif isinstance(mine, (dict, set)):
+                mine.clear()
+                mine.update(theirs)
+
+
+_MUTABLE = (list, dict, set, bytearray)
+
+
+def _name(item: Any) -> str:
+    try:
+        name = item.__name__
+    except BaseException:
+        name = None
+    return str.__getitem__(name, slice(100)) if isinstance(name, str) else "object"
+
+
+_OPERATIONS: dict[str, Callable[..., Any]] = {
+    "get": getattr,
+    "set": setattr,
+    "item": lambda item, key: item[key],
+    "setitem": lambda item, key, value: item.__setitem__(key, value),
+    "delitem": lambda item, key: item.__delitem__(key),
+    "contains": lambda item, value: value in item,
+    "len": len,
+    "iter": lambda item: (part for part in item),
+    "str": str,
+    "repr": repr,
+    "method": lambda item, name, values, named: getattr(item, name)(*values, **named),
+    "value": lambda item: item,
+}
+
+
+class Opaque:
+    """Something on the other side. It can be called, iterated over, asked for attributes, items, length and text."""
+
+    __slots__ = ("_peer", "_target")
+
+    def __init__(self, peer: _Peer, target: list[Any]) -> None:
+        object.__setattr__(self, "_peer", peer)
+        object.__setattr__(self, "_target", target)
+
+    def __call__(self, *values: Any, **named: Any) -> Any:
+        return _ask(self, "call", *values, **named)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name not in ("__name__", "__doc__"):
+            raise AttributeError(name)
+        return _ask(self, "get", name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        _ask(self, "set", name, value)
+
+    def __getitem__(self, key: Any) -> Any:
+        return _ask(self, "item", key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        _ask(self, "setitem", key, value)
+
+    def __delitem__(self, key: Any) -> None:
+        _ask(self, "delitem", key)
+
+    def __contains__(self, value: Any) -> bool:
+        return _ask(self, "contains", value) is True
+
+    def __len__(self) -> int:
+        return _ask(self, "len")  # type: ignore[no-any-return]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(_ask(self, "iter"))
+
+    def __str__(self) -> str:
+        return _ask(self, "str")  # type: ignore[no-any-return]
+
+    def __repr__(self) -> str:
+        return _ask(self, "repr")  # type: ignore[no-any-return]
+
+
+def _ask(item: Opaque, operation: str, *values: Any, **named: Any) -> Any:
+    peer = object.__getattribute__(item, "_peer")
+    return peer.ask(object.__getattribute__(item, "_target"), operation, values, named)
+
+
+def _refusing(name: str) -> Callable[..., Any]:
+    def refuse(self: Opaque, *_: Any) -> NoReturn:
+        raise OpaqueError(f"{name}: an object that is no plain data cannot be judged")
+
+    return refuse
+
+
+_NUMERIC = ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow")
+_BITWISE = ("lshift", "rshift", "and", "xor", "or")
+_REFUSED = (
+    *(
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "hash",
+        "bool",
+        "int",
+        "float",
+        "complex",
+        "index",
+        "bytes",
+        "format",
+        "round",
+    ),
+    *("trunc", "floor", "ceil", "neg", "pos", "abs", "invert", "divmod", "rdivmod"),
+    *(prefix + name for name in (*_NUMERIC, *_BITWISE) for prefix in ("", "r", "i")),
+)
+for _operator in _REFUSED:
+    setattr(Opaque, f"__{_operator}__", _refusing(f"__{_operator}__"))

@@ -1,0 +1,373 @@
+"""A sandbox from start to end: nothing is left behind, whoever dies first; threads, asyncio, forks, other users."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from behind_walls import WIDE, printed, started
+
+from rewardkit.errors import SandboxUnavailable
+from rewardkit.sandbox import LEVELS, Level, Limits, Sandbox, SandboxDied, available, host, reasons, self_test
+
+ROOT = Path(__file__).parents[2]
+
+
+def descendants(pid: int) -> set[int]:
+    """All processes below one, over the borders of pid namespaces."""
+    parents: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError, ValueError):
+                text = Path("/proc", name, "stat").read_text()
+                parents.setdefault(int(text.rpartition(")")[2].split()[1]), []).append(int(name))
+    found: set[int] = set()
+    pending = [pid]
+    while pending:
+        below = parents.get(pending.pop(), [])
+        found.update(below)
+        pending += below
+    return found
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 20) -> bool:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return condition()
+
+
+def alive(pids: set[int]) -> set[int]:
+    """Those that still run; a zombie whose parent has not looked yet does not."""
+    running = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX":
+                running.add(pid)
+    return running
+
+
+def counts(sandbox: Sandbox) -> dict[str, int]:
+    assert sandbox.pid is not None
+    servers = {sandbox.pid, *descendants(sandbox.pid)}
+    found = {
+        "descendants": len(descendants(os.getpid())),
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "threads": len(os.listdir("/proc/self/task")),
+        "mounts": len(Path("/proc/self/mounts").read_text().splitlines()),
+        "folders": sum(name.startswith("rewardkit-") for name in os.listdir(tempfile.gettempdir())),
+    }
+    if os.geteuid() == 0:
+        found["server descriptors"] = sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in servers)
+    found["server mounts"] = sum(len(Path(f"/proc/{pid}/mounts").read_text().splitlines()) for pid in servers)
+    return found
+
+
+def test_hundreds_of_runs_leave_nothing_behind(any_level: Sandbox) -> None:
+    def work(sandbox: Sandbox) -> None:
+        sandbox.run("print(input()); open('left', 'w')" if sandbox.level != "landlock" else "input()", stdin=b"x\n")
+        with sandbox.session("def f(x): return x") as session, sandbox.judge("", remote=session, names=["f"]) as judge:
+            assert judge.call("f", [1]).value == 1
+        with sandbox.session("while True: pass", limits=Limits(cpu_seconds=5)):
+            pass  # closed while it runs
+        with sandbox.session("import os; os._exit(1)") as session, contextlib.suppress(SandboxDied):
+            _ = session.loaded
+
+    work(any_level)
+    wait_until(lambda: counts(any_level) == counts(any_level), 1)
+    gc.collect()
+    before = counts(any_level)
+    for _ in range(60):
+        work(any_level)
+    gc.collect()
+    assert wait_until(lambda: counts(any_level) == before), (before, counts(any_level))
+
+
+def test_closing_ends_everything() -> None:
+    with started("strict") as sandbox:
+        session = sandbox.session("import time\ndef f(): return 1\n", limits=WIDE)
+        assert session.call("f").value == 1
+        assert sandbox.pid is not None
+        pids = {sandbox.pid, *descendants(sandbox.pid)}
+        assert len(pids) == 3  # the waiting process, the server, the program
+    assert alive(pids) == set()
+    sandbox.close()
+    with pytest.raises(SandboxUnavailable):
+        sandbox.run("")
+    with pytest.raises(SandboxDied, match="closed"):
+        session.call("f")
+
+
+def test_dropping_a_sandbox_ends_it() -> None:
+    sandbox = started("strict")
+    assert sandbox.pid is not None
+    pids = {sandbox.pid, *descendants(sandbox.pid)}
+    del sandbox
+    gc.collect()
+    assert wait_until(lambda: not alive(pids))
+
+
+HOST = """
+import sys, time
+from rewardkit.sandbox import Sandbox, Limits
+sandbox = Sandbox(sys.argv[1])
+session = sandbox.session("def f():\\n    while True: pass", limits=Limits(cpu_seconds=20))
+_ = session.loaded
+print(sandbox.pid, flush=True)
+try: session.call("f")
+finally: print("left", flush=True)
+"""
+
+
+def host_process(level: str) -> tuple[subprocess.Popen[str], set[int]]:
+    process = subprocess.Popen([sys.executable, "-c", HOST, level], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    assert process.stdout is not None
+    server = int(process.stdout.readline())
+    assert wait_until(lambda: len(descendants(server)) >= (2 if level == "strict" else 1))
+    return process, {server, *descendants(server)}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_the_callers_death_is_the_end_of_everything(level: Level, number: signal.Signals) -> None:
+    started(level).close()
+    process, pids = host_process(level)
+    with process:
+        os.kill(process.pid, number)
+        process.wait(20)
+    assert wait_until(lambda: not alive(pids)), alive(pids)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("which", ["outer", "server"])
+def test_the_servers_death_is_told_and_the_next_run_starts_another(level: Level, which: str) -> None:
+    with started(level) as sandbox:
+        session = sandbox.session("def f():\n    while True: pass", limits=Limits(cpu_seconds=20))
+        _ = session.loaded
+        assert sandbox.pid is not None
+        pids = {sandbox.pid, *descendants(sandbox.pid)}
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            call = pool.submit(session.call, "f")
+            time.sleep(0.2)
+            target = sandbox.pid if which == "outer" or level != "strict" else min(descendants(sandbox.pid))
+            os.kill(target, signal.SIGKILL)
+            with pytest.raises(SandboxUnavailable):
+                call.result(30)
+        assert wait_until(lambda: not alive(pids))
+        assert sandbox.run("print(1)").stdout == b"1\n"
+
+
+def test_many_threads_share_a_sandbox(strict: Sandbox) -> None:
+    def work(number: int) -> bytes:
+        if number % 2:
+            with strict.session("def f(x): return x", limits=WIDE) as session:
+                return b"%d\n" % session.call("f", [number]).value
+        return strict.run("print(input())", stdin=b"%d" % number, limits=WIDE).stdout
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(work, range(80))) == [b"%d\n" % number for number in range(80)]
+
+
+def test_the_thread_that_started_it_may_end() -> None:
+    """A parent's-death signal is bound to a thread; the server must not depend on one."""
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        sandbox = pool.submit(started, "strict").result()
+    time.sleep(0.1)
+    with sandbox:
+        pid = sandbox.pid
+        assert sandbox.run("print(1)").stdout == b"1\n"
+        assert sandbox.pid == pid
+
+
+def test_under_asyncio(strict: Sandbox) -> None:
+    async def main() -> list[bytes]:
+        runs = (asyncio.to_thread(strict.run, f"print({number})") for number in range(6))
+        return [done.stdout for done in await asyncio.gather(*runs)]
+
+    assert asyncio.run(main()) == [b"%d\n" % number for number in range(6)]
+
+
+def test_a_fork_of_the_caller_has_a_server_of_its_own() -> None:
+    with started("strict") as sandbox:
+        pid = sandbox.pid
+        reader, writer = os.pipe()
+        if (child := os.fork()) == 0:
+            try:
+                done = sandbox.run("print(2)")
+                os.write(writer, done.stdout + str(sandbox.pid != pid).encode())
+                sandbox.close()
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        assert os.read(reader, 99) == b"2\nTrue"
+        os.close(reader)
+        os.close(writer)
+        assert sandbox.run("print(1)").stdout == b"1\n" and sandbox.pid == pid
+
+
+def test_ids_by_which_a_program_runs_own_nothing(strict: Sandbox) -> None:
+    """Seen from outside: another user than the caller when that is root, else the caller's own; no capability."""
+    with strict.session("def f(): return 1") as session:
+        assert session.call("f").value == 1
+        assert strict.pid is not None
+        program = max(descendants(strict.pid))
+        status = Path(f"/proc/{program}/status").read_text()
+    fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    assert {int(fields[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")} == {0}
+    assert fields["NoNewPrivs"] == "1" and fields["Seccomp"] == "2" and int(fields["Seccomp_filters"]) >= 2
+    uids = {int(word) for word in fields["Uid"].split()}
+    assert uids == ({os.geteuid()} if os.geteuid() else uids - {0}) and len(uids) == 1
+
+
+OTHER_USER = 54_321
+AS_ANOTHER = """
+import json, os, sys
+from rewardkit.sandbox import Sandbox, self_test
+assert os.geteuid() != 0
+found = {}
+for level in ("strict", "landlock", "unsafe"):
+    tried = self_test(level)
+    with Sandbox(level) as sandbox, sandbox.session("def f(x): return x + 1") as session:
+        missed = sum(not refusal for _, refusal in tried)
+        found[level] = [missed, session.call("f", [1]).value, sandbox.run("print(1)").code]
+    with Sandbox(level) as sandbox:
+        found[level].append(sandbox.run("import os; print(os.getuid())").stdout.decode().strip())
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="run as a normal user, every other test shows this")
+def test_an_unprivileged_user_has_the_same_walls(tmp_path: Path) -> None:
+    done = as_user([sys.executable, getattr(sys, "_base_executable", ""), "/usr/bin/python3"], AS_ANOTHER)
+    found = json.loads(done)
+    assert found["strict"] == [0, 2, 0, "65534"]
+    assert found["landlock"] == [0, 2, 0, str(OTHER_USER)]
+    assert found["unsafe"][1:] == [2, 0, str(OTHER_USER)]
+
+
+def as_user(interpreters: list[str], code: str) -> str:
+    """Run code as a user without any privilege, with the first interpreter that this user may start."""
+    import msgspec
+
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    paths = os.pathsep.join([str(ROOT), str(Path(msgspec.__file__).parents[1])])
+    check = f"import sys; assert sys.version.startswith('{version}.'); import rewardkit.sandbox"
+    for interpreter in filter(None, interpreters):
+        for script in (check, code):
+            try:
+                done = subprocess.run(
+                    [interpreter, "-B", "-c", script],
+                    user=OTHER_USER,
+                    group=OTHER_USER,
+                    extra_groups=[],
+                    env={"PYTHONPATH": paths, "PATH": os.environ["PATH"]},
+                    cwd="/",
+                    capture_output=True,
+                    text=True,
+                    timeout=120,
+                )
+            except PermissionError:
+                break
+            if script == code:
+                assert done.returncode == 0, done.stderr
+                return done.stdout
+            if done.returncode:
+                break
+    pytest.skip("no interpreter and checkout here that another user may read")
+
+
+def test_available_says_which(strict: Sandbox) -> None:
+    found = available()
+    assert list(found) == list(LEVELS)
+    assert found["strict"] is None
+
+
+def test_the_self_test_lists_what_it_tried(strict: Sandbox) -> None:
+    tried = dict(self_test("strict"))
+    assert len(tried) >= 14 and all(tried.values())
+    assert not dict(self_test("unsafe"))["start a process"]
+
+
+# What a level says when it cannot start. Each of these is a kernel that says no, from a copy that asks for too much.
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "step"),
+    [
+        ("namespaces.py", '"unshare", _ALL)', '"unshare", 1 << 35)', "new namespaces"),
+        ("namespaces.py", 'b"none", b"/", 0, _REC', 'b"none", b"/nowhere", 0, _REC', "private mounts"),
+        ("namespaces.py", '"pivot_root", base, base', '"pivot_root", base, b"/', "new root"),
+        ("server.py", "from . import child", "import nothing_of_that_name", "starting"),
+        (
+            "server.py",
+            "namespaces.work_folder(",
+            "kernel.call('the work folder', 'mount', 0, 0, 0, 0, 0), (",
+            "the work folder",
+        ),
+    ],
+)
+def test_a_level_that_cannot_start_says_where(
+    without: Callable[..., Sandbox], file: str, old: str, new: str, step: str
+) -> None:
+    new = new if not new.endswith('b"/') else '"pivot_root", b"/", b"/"), (b""'
+    with pytest.raises(SandboxUnavailable) as caught:
+        without((file, old, new), probe=True).run("")
+    assert step in caught.value.step, caught.value
+    assert caught.value.cause and "'strict'" in str(caught.value)
+
+
+def test_user_namespaces_that_are_used_up(tmp_path: Path) -> None:
+    """A real kernel that says no: inside a namespace in which none may be made."""
+    code = """
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+user, group = os.geteuid(), os.getegid()
+assert libc.unshare(0x10000000) == 0
+for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
+    open(f"/proc/self/{name}", "w").write(text)
+open("/proc/sys/user/max_user_namespaces", "w").write("0")
+from rewardkit.sandbox import Sandbox
+from rewardkit.errors import SandboxUnavailable
+print(Sandbox("landlock").run("print(1)").status)
+try: Sandbox()
+except SandboxUnavailable as problem: print(problem.step, "|", problem.cause, "|", *problem.ways_out, sep="\\n")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    if "AssertionError" in done.stderr or "PermissionError" in done.stderr:
+        pytest.skip("no user namespace to be had here, or its settings are out of reach")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[:2] == ["exited", "new namespaces"]
+    assert "No space left" in done.stdout and "max_user_namespaces" in done.stdout and "landlock" in done.stdout
+
+
+def test_another_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reasons.platform, "machine", lambda: "aarch64")
+    for level in LEVELS:
+        with pytest.raises(SandboxUnavailable, match="x86-64 Linux only, this is Linux on aarch64"):
+            Sandbox(level)
+
+
+def test_a_process_without_an_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host.sys, "_base_executable", "/nowhere/python")
+    with pytest.raises(SandboxUnavailable, match="starting /nowhere/python"):
+        Sandbox()
+
+
+def test_the_preload_list_may_name_what_is_not_there() -> None:
+    with started("strict"), Sandbox("strict", preload=["math", "nothing_of_that_name"]) as sandbox:
+        assert printed(sandbox, "import json; print(json.dumps([1]))") == "[1]"
