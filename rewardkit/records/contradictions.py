@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from rewardkit.records import names
 from rewardkit.records.chat import NoText, as_output
+from rewardkit.records.jsonl import NotJson, parse_json
 from rewardkit.records.names import normal, spellings
 from rewardkit.records.paths import EACH, STAR, Path, walk_all
 from rewardkit.types import last_reply
@@ -75,10 +76,29 @@ def _found(rows: Rows, fields: Fields, completion: Path, trusted: bool) -> Itera
     yield from _against_prompt(pairs, completion, prompt)
     if reference is not None:
         yield from _against_reference(pairs, completion, reference, weak)
+    yield from _lists_as_text(pairs, completion)
     yield from _constant(pairs, completion, weak)
     yield from _others(rows, fields, completion)
     yield from _failed(rows, fields)
     yield from _marks(rows, fields)
+
+
+def _lists_as_text(pairs: Sequence[_Pair], completion: Path) -> Iterator[Finding]:
+    """A list of outputs that a table wrote as text would be read as one output."""
+    listed = sum(_is_list_text(pair.completion) for pair in pairs)
+    if listed >= _NEARLY * len(pairs):
+        why = f"{completion} holds lists that are written as text, each of which would be one completion"
+        yield Finding(f"{why}; write them as lists (JSONL), or one a row", {"completion": (completion,)})
+
+
+def _is_list_text(text: str) -> bool:
+    if not (text.startswith("[") and text.endswith("]") and len(text) > 2):
+        return False
+    try:
+        value = parse_json(text.encode("utf-8", "replace"))
+    except NotJson:
+        return False
+    return isinstance(value, list) and bool(value) and all(isinstance(item, str) and len(item) > 8 for item in value)
 
 
 def _is_weak(completion: Path) -> bool:

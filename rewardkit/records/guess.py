@@ -108,8 +108,8 @@ class _Guesser:
         self.why: list[str] = []
         self.candidates: dict[str, tuple[str, ...]] = {}
         self._addresses: list[str] = []
-        # Columns that somebody gave a meaning are nobody else's.
-        self.taken = {path.steps[0] for path in given.values() if path is not None}
+        # Columns that somebody gave a meaning are nobody else's; what names the group may be the prompt, or the id.
+        self.taken = {path.steps[0] for role, path in given.items() if path is not None and role != "group"}
 
     def run(self) -> Guess:
         layout = self._layout()

@@ -11,10 +11,12 @@ import os
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from rewardkit.errors import InputError, MapError, nearest
 from rewardkit.records.encoding import check_encoding
 from rewardkit.records.fieldmap import ROLES, FieldMap
-from rewardkit.records.groups import Groups, group_key, named_group_key, sample_slot
+from rewardkit.records.groups import Groups, digest, group_key, named_group_key, sample_slot
 from rewardkit.records.guess import Guess, guess, models_of
 from rewardkit.records.inputs import Given, Inputs, find_inputs
 from rewardkit.records.join import Join, JoinedReader, Table, joined_reader
@@ -518,6 +520,7 @@ class _Opener:
             if figures or (name == "json" and len(peek) == 1 and not filled.candidates.get("completion")):
                 raise _NoCompletion(str(problem))
             raise problem
+        filled = _grouped(reader, source, filled, relative)
         self.notes += [note for note in filled.notes if note not in self.notes]
         fields = _checked(source, filled.map, self.given, looked, columns)
         records = _RowRecords(
@@ -574,6 +577,41 @@ class _Opener:
             ):
                 return Guess(like._relative, like.guessed)
         return filled
+
+
+_FURTHER = 20_000  # rows looked at for prompts that repeat later in the file
+
+
+def _grouped(reader: Reader, source: Source, filled: Guess, given: FieldMap) -> Guess:
+    """Return the guess with the prompt as the group, where ids name rows and prompts repeat only after the first rows.
+
+    So lie the samples of a run that goes through all problems again and again.
+    """
+    id, prompt = filled.map.get("id"), filled.map.get("prompt")
+    plain = all(path is None or all(isinstance(step, str) for step in path.steps) for path in filled.map.values())
+    if id is None or prompt is None or "id" not in filled.guessed or "group" in filled.map or not plain:
+        return filled
+    if isinstance(reader, Locator):  # a document is held whole, and all of its rows were looked at
+        return filled
+    about = [path for role in ("model", "step", "prompt", "reference") if (path := filled.map.get(role)) is not None]
+    ids: set[bytes] = set()
+    tasks: set[bytes] = set()
+    characters = 0
+    for row in itertools.islice(_open_rows(reader, source, given)[2], _FURTHER):
+        if isinstance(row, BadRow):
+            continue
+        name = digest([walk(row.fields, id.steps)])
+        if name in ids:
+            return filled
+        ids.add(name)
+        tasks.add(digest([walk(row.fields, path.steps) for path in about]))
+        characters += _size(row.fields)
+        if characters > _PEEK_CHARACTERS:
+            break
+    if len(ids) < 4 or 2 * len(tasks) > len(ids):
+        return filled
+    fields = FieldMap({**filled.map, "group": prompt})
+    return msgspec.structs.replace(filled, map=fields, guessed=(*filled.guessed, "group"))
 
 
 _TEXT = frozenset({"jsonl", "json", "csv"})

@@ -67,11 +67,14 @@ class LmEval(LineFormat):
                 if not once.is_new(str(own), key):
                     continue
                 results = [stream.take(key) for stream in streams]
+                # One filter's verdicts for the whole file, in whatever order the rows are.
+                shared = {name: row.fields[name] for name in (*_ORDER, *_HASHES) if name in row.fields}
+                row.fields = shared | (results[0] or {})
                 _add_filters(row.fields, [fields for fields in results if fields is not None])
             yield from read_row(row, self.read)
 
     def read(self, fields: dict[str, Any]) -> Iterable[Found]:
-        """Return the completions of a document. The label is the first metric under the row's filter."""
+        """Return the completions of a document. The label is the first metric under the file's first filter."""
         if _is_likelihood(fields):
             raise Unread(_NO_TEXT)
         requests, asked = items(fields.get("resps")), _arguments(fields.get("arguments"))
@@ -158,7 +161,7 @@ def _add_filters(fields: dict[str, Any], others: list[dict[str, Any]]) -> None:
     """Put the results of all filters under `filters`, by name."""
     fields["filters"] = {
         str(row.get("filter")): {"filtered_resps": row.get("filtered_resps"), **rest(row, *_OWN, "filters")}
-        for row in (fields, *others)
+        for row in others
     }
 
 
