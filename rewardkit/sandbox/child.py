@@ -12,6 +12,7 @@ import functools
 import io
 import linecache
 import os
+import random
 import sys
 import threading
 import traceback
@@ -27,7 +28,6 @@ _SHOWN_SOURCE = 1 << 18  # longer sources are not kept for tracebacks
 _MOST_OBJECTS = 100_000
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial, type)
 _streams: list[Any] = []
-_ours: list[str] = []  # found before the fork: a look at every module's name would copy their pages
 
 
 def make_streams() -> None:
@@ -59,9 +59,18 @@ def make_streams() -> None:
         os.close(writer)
 
 
+def prepare(folder: str) -> None:
+    """Make the server's interpreter look as a program's should: its file's name, its folder, none of our modules."""
+    ours = __name__.partition(".")[0]
+    for name in [name for name in sys.modules if name.partition(".")[0] == ours]:
+        del sys.modules[name]
+    sys.argv = [FILE]
+    if folder:
+        sys.path.insert(0, folder)
+
+
 def warm_up() -> None:
     """Go the way of a job once in the server: what the interpreter learns and allocates there, no child has to."""
-    _ours[:] = [name for name in sys.modules if name.partition(".")[0] == __name__.partition(".")[0]]
     reader, writer = os.pipe()
     back_reader, back_writer = os.pipe()
     pipe = _Pipe(reader, back_writer)
@@ -91,10 +100,7 @@ def main(mode: str, read: int, write: int) -> NoReturn:
         job = pipe.receive()
         if job is None:
             os._exit(0)
-        for name in _ours:
-            sys.modules.pop(name, None)
-        sys.argv = [FILE]
-        sys.path.insert(0, os.getcwd())
+        random.seed()
         code = _program(pipe, job[1]) if mode == "run" else _Peer(pipe, mode).serve(job)
     except BrokenPipeError:
         pass

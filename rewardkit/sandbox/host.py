@@ -79,6 +79,7 @@ PRELOAD = (
 _START = 60.0  # seconds for the server to start
 _END = 30.0  # seconds for a killed child to be gone
 _CHUNK = 1 << 16
+_PIPES = (("in", False), ("out", True), ("err", True), ("job", False), ("reply", True), ("status", True))
 _MOST_TEXT = 4000  # characters of an exception's text that are kept
 _MOST_NESTED = 50  # calls that call back
 _OPEN: weakref.WeakSet[Sandbox] = weakref.WeakSet()
@@ -344,14 +345,7 @@ class _Child:
         server = self._sandbox._start()
         theirs: list[int] = []
         try:
-            for role, reads in (
-                ("in", False),
-                ("out", True),
-                ("err", True),
-                ("job", False),
-                ("reply", True),
-                ("status", True),
-            ):
+            for role, reads in _PIPES if mode == "run" else _PIPES[1:]:  # others get the server's /dev/null as input
                 reader, writer = os.pipe()
                 ours, other = (reader, writer) if reads else (writer, reader)
                 self._fds[role] = ours

@@ -208,7 +208,15 @@ def pack(message: list[Tree], largest: int = LARGEST_MESSAGE) -> bytes:
     return HEADER.pack(len(body)) + body
 
 
-_dumps = json.JSONEncoder(separators=(",", ":"), check_circular=False, allow_nan=False).encode
+_encoder = json.JSONEncoder(separators=(",", ":"), check_circular=False, allow_nan=False)
+_make_chunks: Any = getattr(json.encoder, "c_make_encoder", None)
+_ascii = json.encoder.encode_basestring_ascii
+# What JSONEncoder makes anew for every message.
+_chunks = _make_chunks and _make_chunks(None, _encoder.default, _ascii, None, ":", ",", False, False, False)
+
+
+def _dumps(message: list[Tree]) -> str:
+    return "".join(_chunks(message, 0)) if _chunks else _encoder.encode(message)
 
 
 def _refuse(*_: Any) -> Any:
@@ -221,7 +229,8 @@ def _small(digits: str) -> int:
     return int(digits)
 
 
-_loads = json.JSONDecoder(object_pairs_hook=_refuse, parse_constant=_refuse, parse_int=_small).decode
+_decoder: Any = json.JSONDecoder(object_pairs_hook=_refuse, parse_constant=_refuse, parse_int=_small)
+_scan = _decoder.scan_once
 
 
 def unpack(body: bytes) -> list[Tree]:
@@ -229,8 +238,11 @@ def unpack(body: bytes) -> list[Tree]:
     if body.count(b"[") + body.count(b",") > 4 * MOST_PARTS:
         raise WireError(f"more than {4 * MOST_PARTS} parts")
     try:
-        message = _loads(body.decode("ascii"))
-    except (ValueError, RecursionError) as problem:
+        text = body.decode("ascii")
+        message, end = _scan(text, 0)
+        if end != len(text):
+            raise WireError("something behind it")
+    except (ValueError, RecursionError, StopIteration) as problem:
         raise WireError(f"no JSON: {problem}"[:200]) from None
     if type(message) is not list or not message or type(message[0]) is not str:
         raise WireError("no message")
