@@ -259,6 +259,8 @@ def test_what_makes_programs_identical():
     assert len(set(map(key, others))) == len(others)
     assert key(fenced(RIGHT), Sample(0, "", {**TASK, "entry_point": "f"})) != key(fenced(RIGHT))
     assert key(fenced(RIGHT), Sample(0, "def f(", TASK)) != key(fenced(RIGHT))
+    one, other = {"test": CHECK, "entry_point": "square"}, {"test": CHECK + "\n", "entry_point": "square"}
+    assert key(fenced(RIGHT), Sample(1, "", None, one)) != key(fenced(RIGHT), Sample(1, "", None, other))
     assert key(fenced(RIGHT), Sample(1, "", None, {"task_id": 1, **TASK})) == key(
         fenced(RIGHT), Sample(2, "", None, TASK)
     )
