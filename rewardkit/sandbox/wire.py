@@ -249,9 +249,14 @@ def unpack(body: bytes) -> list[Tree]:
     return message
 
 
-def check(tree: Tree) -> Tree:
+TRUSTED = frozenset({"n", "k"})
+"""Tags that only the host and a judge may send: who could name a judge's globals would have the answers."""
+
+
+def check(tree: Tree, refused: frozenset[str] = frozenset()) -> Tree:
     """Return a tree from the wire with real numbers in it. Raises WireError for anything that is no tree.
 
+    Tags in `refused` are no trees either.
     Lists are changed in place. Takes no more stack for a deep tree than for a flat one.
     """
     holder = [tree]
@@ -265,6 +270,8 @@ def check(tree: Tree) -> Tree:
             if not part or type(part[0]) is not str:
                 raise WireError("a list without a tag")
             tag = part[0]
+            if tag in refused:
+                raise WireError(f"the tag {tag!r} may not come from there")
             if tag in _NUMBERS:
                 parts[place] = _number(part)
                 continue
