@@ -43,7 +43,7 @@ MAPPING = {
     "assert": {"wrong", "no_answer", "crash"},
     "error": {"crash", "wrong", "unreadable"},
     "syntax": {"unreadable"},
-    "timeout": {"timeout"},
+    "timeout": {"timeout", "memory"},  # they had 2 GiB, here it is 512 MiB
     "failed": {"wrong", "crash", "unreadable", "no_answer"},  # where no more is known
 }
 

@@ -3,8 +3,8 @@
     python benchmarks/sandbox.py [--runs 10000] [--level LEVEL]
 
 A function run is what grading a function costs: a new process behind its walls, the source executed, five calls
-answered. A script run feeds standard input and reads the output. Counted before and after: processes, children and
-descriptors of this process, descriptors of the server, mounts, files in the temporary folder, resident memory.
+answered. A script run feeds standard input and reads the output. Counted before and after: children and
+descriptors of this process, processes and descriptors of the server, mounts, temporary folders, resident memory.
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ def left_behind(sandbox: Sandbox) -> dict[str, int]:
     """Count what runs could leave behind, on this machine and in the server."""
     servers = [sandbox.pid, *_children(sandbox.pid or 0)]
     return {
-        "processes": sum(name.isdigit() for name in os.listdir("/proc")),
         "own children": len(_children(os.getpid())),
+        "server processes": len(servers) + len(_children(servers[-1] or 0)),
         "own descriptors": len(os.listdir("/proc/self/fd")),
         "server descriptors": sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in servers),
         "mounts": len(Path("/proc/self/mounts").read_text().splitlines()),
         "server mounts": len(Path(f"/proc/{servers[-1]}/mounts").read_text().splitlines()),
-        "temporary files": len(os.listdir(tempfile.gettempdir())),
+        "temporary folders": sum(name.startswith("rewardkit-") for name in os.listdir(tempfile.gettempdir())),
         "server memory MB": _resident(servers[-1] or 0),
         "own memory MB": _resident(os.getpid()),
     }

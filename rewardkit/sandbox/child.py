@@ -12,6 +12,7 @@ import functools
 import io
 import linecache
 import os
+import random
 import sys
 import threading
 import traceback
@@ -25,9 +26,9 @@ from .wire import HEADER, LARGEST_MESSAGE, Encoder, WireError, check, pack, to_v
 FILE = "solution.py"
 _SHOWN_SOURCE = 1 << 18  # longer sources are not kept for tracebacks
 _MOST_OBJECTS = 100_000
+_SPENT = pack(["memory"])
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial, type)
 _streams: list[Any] = []
-_ours: list[str] = []  # found before the fork: a look at every module's name would copy their pages
 
 
 def make_streams() -> None:
@@ -59,9 +60,18 @@ def make_streams() -> None:
         os.close(writer)
 
 
+def prepare(folder: str) -> None:
+    """Make the server's interpreter look as a program's should: its file's name, its folder, none of our modules."""
+    ours = __name__.partition(".")[0]
+    for name in [name for name in sys.modules if name.partition(".")[0] == ours]:
+        del sys.modules[name]
+    sys.argv = [FILE]
+    if folder:
+        sys.path.insert(0, folder)
+
+
 def warm_up() -> None:
     """Go the way of a job once in the server: what the interpreter learns and allocates there, no child has to."""
-    _ours[:] = [name for name in sys.modules if name.partition(".")[0] == __name__.partition(".")[0]]
     reader, writer = os.pipe()
     back_reader, back_writer = os.pipe()
     pipe = _Pipe(reader, back_writer)
@@ -91,13 +101,12 @@ def main(mode: str, read: int, write: int) -> NoReturn:
         job = pipe.receive()
         if job is None:
             os._exit(0)
-        for name in _ours:
-            sys.modules.pop(name, None)
-        sys.argv = [FILE]
-        sys.path.insert(0, os.getcwd())
+        random.seed()
         code = _program(pipe, job[1]) if mode == "run" else _Peer(pipe, mode).serve(job)
     except BrokenPipeError:
         pass
+    except MemoryError:  # so little is left that not even the answer could be made
+        os.write(write, _SPENT)
     finally:
         os._exit(code)
 
@@ -225,6 +234,8 @@ class _Peer:
         self._objects: list[Any] = []
         self._numbers: dict[int, int] = {}
         self._seen: dict[int, Opaque] = {}
+        self._given: set[int] = set()  # functions that the other side may call
+        self._asking = 0
 
     def serve(self, job: list[Any]) -> int:
         """Execute the source, then answer calls until nobody calls any more."""
@@ -255,9 +266,12 @@ class _Peer:
 
     def _perform(self, message: list[Any]) -> list[Any]:
         _, target, operation, arguments, keywords, writeback = message
+        refused = self._refused()
+        if refused and (target[0] != "o" or target[1] not in self._given or operation != "call"):
+            return ["r", "only functions that were given away can be called"]
         try:
-            values = to_value(check(arguments), self._special)
-            named = to_value(check(keywords), self._special)
+            values = to_value(check(arguments, refused), self._special)
+            named = to_value(check(keywords, refused), self._special)
         except Exception as problem:
             return ["r", f"the arguments cannot be made: {problem}"]
         outcome = self._outcome(self._operate, target, operation, values, named)
@@ -297,6 +311,10 @@ class _Peer:
             item = getattr(item, attribute)
         return item
 
+    def _refused(self) -> frozenset[str]:
+        """Return the tags that are not taken now: while a judge asks, it hears the program that it tests."""
+        return wire.TRUSTED if self._judges and self._asking else frozenset()
+
     # Crossing.
 
     def _encode(self, value: Any) -> Any:
@@ -314,6 +332,7 @@ class _Peer:
             self._objects.append(value)
             self._numbers[id(value)] = number
         if self._judges and isinstance(value, _FUNCTIONS):
+            self._given.add(number)
             return ["k", number, _name(value)]
         return ["h", number, _name(type(value))]
 
@@ -340,14 +359,18 @@ class _Peer:
     def ask(self, target: list[Any], operation: str, values: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Have the other side do something; return its value or raise its exception."""
         arguments, keywords = self._encode(list(values)), self._encode(named)
-        self._pipe.send(pack(["call", target, operation, arguments, keywords, self._writeback]))
-        while True:
-            message = self._pipe.receive()
-            if message is None:
-                os._exit(0)
-            if message[0] == "answer":
-                return self._unwrap(message, values)
-            self._send(self._perform(message))
+        self._asking += 1
+        try:
+            self._pipe.send(pack(["call", target, operation, arguments, keywords, self._writeback]))
+            while True:
+                message = self._pipe.receive()
+                if message is None:
+                    os._exit(0)
+                if message[0] == "answer":
+                    return self._unwrap(message, values)
+                self._send(self._perform(message))
+        finally:
+            self._asking -= 1
 
     def _unwrap(self, message: list[Any], values: tuple[Any, ...]) -> Any:
         kind, *parts = message[1:]
@@ -357,15 +380,18 @@ class _Peer:
             raise OpaqueError(f"no plain data: {parts[0]}")
         if kind == "x":
             self._write_back(parts[3:], values)
-            raise wire.EXCEPTIONS[parts[0]](parts[1])
+            name, text = parts[:2]
+            if name in _ENDINGS:  # it would end a loop of the test in silence, as if there were nothing left to look at
+                raise OpaqueError(f"{name} was raised: {text}")
+            raise wire.EXCEPTIONS[name](text)
         self._write_back(parts[1:], values)
-        return to_value(check(parts[0]), self._special)
+        return to_value(check(parts[0], self._refused()), self._special)
 
     def _write_back(self, arguments: list[Any], values: tuple[Any, ...]) -> None:
         """Make the caller's own lists, dicts and sets what they became on the other side."""
         if not arguments or not any(type(value) in _MUTABLE for value in values):
             return
-        for mine, theirs in zip(values, to_value(check(arguments[0]), self._special), strict=True):
+        for mine, theirs in zip(values, to_value(check(arguments[0], self._refused()), self._special), strict=True):
             if type(mine) is not type(theirs):
                 continue
             if isinstance(mine, (list, bytearray)):
@@ -375,6 +401,7 @@ class _Peer:
                 mine.update(theirs)
 
 
+_ENDINGS = ("StopIteration", "StopAsyncIteration")
 _MUTABLE = (list, dict, set, bytearray)
 
 

@@ -20,7 +20,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import msgspec
 
@@ -79,6 +79,7 @@ PRELOAD = (
 _START = 60.0  # seconds for the server to start
 _END = 30.0  # seconds for a killed child to be gone
 _CHUNK = 1 << 16
+_PIPES = (("in", False), ("out", True), ("err", True), ("job", False), ("reply", True), ("status", True))
 _MOST_TEXT = 4000  # characters of an exception's text that are kept
 _MOST_NESTED = 50  # calls that call back
 _OPEN: weakref.WeakSet[Sandbox] = weakref.WeakSet()
@@ -333,7 +334,7 @@ class _Child:
         self._poll = select.poll()
         self._roles: dict[int, str] = {}
         self._why: tuple[Status, str] | None = None
-        self._memory = False
+        self.ran_out = False  # of memory, as it said itself
         self.finished: Finished | None = None
         job = wire.pack([mode, source, *options], LARGEST_JOB)
         self._spawn(mode, limits)
@@ -344,14 +345,7 @@ class _Child:
         server = self._sandbox._start()
         theirs: list[int] = []
         try:
-            for role, reads in (
-                ("in", False),
-                ("out", True),
-                ("err", True),
-                ("job", False),
-                ("reply", True),
-                ("status", True),
-            ):
+            for role, reads in _PIPES if mode == "run" else _PIPES[1:]:  # others get the server's /dev/null as input
                 reader, writer = os.pipe()
                 ours, other = (reader, writer) if reads else (writer, reader)
                 self._fds[role] = ours
@@ -476,7 +470,7 @@ class _Child:
         elif why:
             kind, detail = ("timeout", why) if why == "cpu" else ("killed", "the sandbox was closed")
         elif code >= 0:
-            kind, detail = ("memory" if code and frame in self._heard else "exited"), ""
+            kind, detail = ("memory" if code and (self.ran_out or frame in self._heard) else "exited"), ""
         elif code == -signal.SIGKILL:
             kind, detail = "killed", "by the machine"
         else:
@@ -565,9 +559,12 @@ def _signal_name(number: int) -> str:
 class Session:
     """A program that answers calls. One thread at a time."""
 
+    _refused: ClassVar[frozenset[str]] = wire.TRUSTED
+
     def __init__(self, sandbox: Sandbox, mode: str, source: str, options: Sequence[Any], limits: Limits) -> None:
         self._callbacks: list[Callable[..., Any]] = []
         self._loaded: Reply | None = None
+        self._over: tuple[Finished, Session] | None = None  # it waits for an answer that will never come
         self._depth = 0
         self._child = _Child(sandbox, mode, source, options, limits)
 
@@ -626,6 +623,8 @@ class Session:
     ) -> Reply:
         encoder = wire.Encoder(self._special, wire=True)
         frame = wire.pack(["call", target, operation, encoder.tree(arguments), encoder.tree(keywords), writeback])
+        if self._over is not None:
+            raise SandboxDied(*self._over)
         if self._child.finished is not None:
             raise SandboxDied(self._child.finished, self)
         self._child.queue("job", frame)
@@ -654,12 +653,13 @@ class Session:
                     if child.finished is not None:
                         raise SandboxDied(child.finished, self)
                     child.step()
-                message = _checked(body)
+                message = _checked(body, self._refused)
             except WireError as problem:
                 raise SandboxDied(child.finish("killed", f"broke the protocol: {problem}"), self) from None
             if message[0] == "answer":
                 return body, message
             if message[0] == "memory":
+                child.ran_out = True
                 continue
             child.queue("job", self._nested(called, body, message))
 
@@ -697,6 +697,8 @@ def _handle(tree: list[Tree]) -> Any:
 class Judge(Session):
     """Trusted test code in a process of its own, whose remote names are handed on to the program that it tests."""
 
+    _refused: ClassVar[frozenset[str]] = frozenset()
+
     def __init__(
         self, sandbox: Sandbox, source: str, remote: Session, names: Sequence[str], writeback: bool, limits: Limits
     ) -> None:
@@ -709,14 +711,19 @@ class Judge(Session):
         """Hand a call of the test on to the program, and a call of the program back to the test."""
         remote = self._remote
         self.calls += 1
-        if remote.finished is not None:
-            raise SandboxDied(remote.finished, remote)
-        remote._child.queue("job", _framed(body))
-        _ = remote.loaded
-        answer, _ = remote._answer(self._call_test)
+        try:
+            if remote.finished is not None:
+                raise SandboxDied(remote.finished, remote)
+            remote._child.queue("job", _framed(body))
+            _ = remote.loaded
+            answer, _ = remote._answer(self._call_test)
+        except SandboxDied as died:
+            self._over = (died.finished, died.who)
+            raise
         return _framed(answer)
 
     def _call_test(self, body: bytes, message: list[Any]) -> bytes:
+        """Hand a call of the program back to the test, which answers for the functions that it has given away only."""
         self._child.queue("job", _framed(body))
         answer, _ = self._answer(self._call_back)
         return _framed(answer)
@@ -726,7 +733,7 @@ def _framed(body: bytes) -> bytes:
     return HEADER.pack(len(body)) + body
 
 
-def _checked(body: bytes) -> list[Any]:
+def _checked(body: bytes, refused: frozenset[str]) -> list[Any]:
     """Return a message from a program with everything in it checked. Raises WireError."""
     message = wire.unpack(body)
     kind, *parts = message
@@ -734,14 +741,14 @@ def _checked(body: bytes) -> list[Any]:
         return message
     if kind == "call" and len(parts) == 5:
         target, operation, arguments, keywords, _ = parts
-        if not _target(target) or type(operation) is not str:
+        if not _target(target) or target[0] in refused or type(operation) is not str:
             raise WireError("no call")
-        message[3], message[4] = wire.check(arguments), wire.check(keywords)
+        message[3], message[4] = wire.check(arguments, refused), wire.check(keywords, refused)
         if message[3][:1] != ["l"] or message[4][:1] != ["d"]:
             raise WireError("no arguments")
         return message
     if kind == "answer" and parts:
-        return [kind, parts[0], *_outcome(parts[0], parts[1:])]
+        return [kind, parts[0], *_outcome(parts[0], parts[1:], refused)]
     raise WireError("no message of that kind")
 
 
@@ -751,7 +758,7 @@ def _target(target: Any) -> bool:
     return (target[0] == "o" and type(target[1]) is int) or (target[0] == "n" and type(target[1]) is str)
 
 
-def _outcome(kind: Any, parts: list[Any]) -> Iterator[Any]:
+def _outcome(kind: Any, parts: list[Any], refused: frozenset[str]) -> Iterator[Any]:
     texts = {"v": 0, "x": 3, "a": 1, "r": 1}.get(kind, -1) if type(kind) is str else -1
     trees = len(parts) - texts
     if (
@@ -763,7 +770,7 @@ def _outcome(kind: Any, parts: list[Any]) -> Iterator[Any]:
     if kind == "x" and parts[0] not in wire.EXCEPTIONS:
         raise WireError("no such exception")
     yield from parts[:texts]
-    yield from (wire.check(part) for part in parts[texts:])
+    yield from (wire.check(part, refused) for part in parts[texts:])
 
 
 def _reply(message: list[Any]) -> Reply:

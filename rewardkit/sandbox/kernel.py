@@ -40,6 +40,21 @@ def call(step: str, name: str, *arguments: Any) -> int:
     return int(result)
 
 
+_fork = ctypes.PyDLL(None, use_errno=True).fork
+
+
+def fork() -> int:
+    """Fork a process with one thread. Raises Refused.
+
+    Not os.fork: its handlers (threading, random, logging) would touch, and so copy, 150 pages in every child. They have
+    nothing to do where there is one thread, except that random must be seeded.
+    """
+    pid = int(_fork())
+    if pid < 0:
+        raise Refused("fork", ctypes.get_errno())
+    return pid
+
+
 def prctl(step: str, option: int, *arguments: int) -> None:
     """Set an attribute of the process. Raises Refused."""
     call(step, "prctl", option, *(*arguments, 0, 0, 0, 0)[:4])

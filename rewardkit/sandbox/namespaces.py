@@ -155,10 +155,10 @@ def _tmpfs(path: bytes, flags: int, options: str) -> None:
     kernel.call("tmpfs", "mount", b"tmpfs", path, b"tmpfs", flags, options.encode())
 
 
-def fork_first(server: int, fork: Callable[[], int] = os.fork) -> int:
+def fork_first(server: int) -> int:
     """Fork a child that is the first process of a new pid namespace. `server` is a pidfd of the caller."""
     kernel.call("pid namespace", "unshare", NEWPID)
-    pid = fork()
+    pid = kernel.fork()
     if pid:
         kernel.call("going back to the pid namespace", "setns", server, NEWPID)
     return pid

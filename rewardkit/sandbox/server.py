@@ -15,12 +15,10 @@ import json
 import os
 import resource
 import select
-import shutil
 import signal
 import socket
 import struct
 import sys
-import tempfile
 import threading
 import time
 from typing import Any
@@ -100,6 +98,7 @@ class Server:
         getattr(self, f"_enter_{level}")()
         os.dup2(0, 2)
         self._poll.register(conversation, select.POLLIN)
+        child.prepare(namespaces.WORK if level == "strict" else "")
         gc.collect()
         gc.freeze()
 
@@ -165,6 +164,7 @@ class Server:
         return True
 
     def _enter_unsafe(self) -> None:
+        privileges.limit(_NO_CORE)
         self._space = privileges.address_space("/proc")
 
     # The work.
@@ -201,7 +201,7 @@ class Server:
         status = fds[-1]
         folder = _temporary() if self.level == "unsafe" else ""
         try:
-            pid = namespaces.fork_first(self._self) if self.level == "strict" else os.fork()
+            pid = namespaces.fork_first(self._self) if self.level == "strict" else kernel.fork()
         except (kernel.Refused, OSError) as problem:
             _write(status, ["f", "starting a process", _error_number(problem), str(problem)])
             for fd in fds:
@@ -220,7 +220,7 @@ class Server:
         """In the child: take its descriptors, go behind its own walls, and run the program. Never returns."""
         try:
             high = [os.dup(fd) for fd in fds] if min(fds) < len(fds) else fds
-            for place, fd in enumerate(high):
+            for place, fd in enumerate(high, _STATUS + 1 - len(high)):  # without input of its own: our /dev/null
                 os.dup2(fd, place, inheritable=False)
             kernel.call("closing descriptors", "close_range", _STATUS + 1, 0xFFFFFFFF, 0)
             getattr(self, f"_child_{self.level}")(limits, folder)
@@ -249,6 +249,7 @@ class Server:
         os.setsid()
         os.chdir(folder)
         os.environ.update(HOME=folder, TMPDIR=folder)
+        sys.path.insert(0, folder)
         self._limit(limits, limits["processes"] + _tasks_of(os.geteuid()))
 
     def _limit(self, limits: dict[str, Any], tasks: int) -> None:
@@ -260,7 +261,6 @@ class Server:
                 resource.RLIMIT_NPROC: tasks,
                 resource.RLIMIT_NOFILE: limits["files"],
                 resource.RLIMIT_FSIZE: limits["disk"],
-                **_NO_CORE,
             }
         )
 
@@ -295,6 +295,8 @@ class Server:
         if not running.why and cpu >= running.cpu_seconds and os.WIFSIGNALED(status):
             running.why = "cpu"
         if running.folder:
+            import shutil
+
             shutil.rmtree(running.folder, ignore_errors=True)
         with contextlib.suppress(OSError):  # nobody waits for it
             _write(running.status, ["e", status, round(cpu, 6), running.why])
@@ -318,6 +320,8 @@ def _write(fd: int, message: list[Any]) -> None:
 
 
 def _temporary() -> str:
+    import tempfile  # only here: such imports make every fork dearer
+
     return tempfile.mkdtemp(prefix="rewardkit-", dir="/tmp")
 
 

@@ -8,7 +8,7 @@ import decimal
 import fractions
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -473,3 +473,72 @@ def test_arguments_must_be_plain() -> None:
     with pytest.raises(wire.WireError):
         to_tree(object())
     assert to_tree(fractions.Fraction(1, 3)) == ["Q", 1, 3]
+
+
+STEAL = """
+import os
+def f(*values): os.write(4, FRAME)
+"""
+SECRET = "SECRET = [1, 2, 3]\ndef check(f): return f() == SECRET"
+
+
+def test_a_program_cannot_name_the_globals_of_its_judge(
+    strict: Sandbox, without: Callable[..., Sandbox], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer that says "your own SECRET" would be equal to it. Two walls: the host's check, and the judge's own."""
+    source = f"FRAME = {wire.pack(['answer', 'v', ['n', 'SECRET']])!r}" + STEAL
+    with strict.session(source, limits=WIDE) as session, strict.judge(SECRET, remote=session, names=["f"]) as judge:
+        with pytest.raises(SandboxDied, match="protocol") as caught:
+            judge.call("check", [Remote("f")])
+        assert caught.value.who is session
+    blind = without(("wire.py", 'TRUSTED = frozenset({"n", "k"})', "TRUSTED = frozenset()"))
+    monkeypatch.setattr(Session, "_refused", frozenset())
+    for sandbox, outcome in ((strict, None), (blind, True)):
+        with (
+            sandbox.session(source, limits=WIDE) as session,
+            sandbox.judge(SECRET, remote=session, names=["f"]) as judge,
+        ):
+            assert judge.call("check", [Remote("f")]).value is outcome
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        ["call", ["n", "SECRET"], "value", ["l"], ["d"], False],
+        ["call", ["n", "SECRET"], "setitem", ["l", 0, 9], ["d"], False],
+        ["call", ["o", 0], "get", ["l", "__globals__"], ["d"], False],
+        ["call", ["o", 0], "set", ["l", "x", 1], ["d"], False],
+        ["call", ["o", 1], "setitem", ["l", 0, 9], ["d"], False],
+        ["call", ["o", 0], "call", ["l", ["n", "SECRET"]], ["d"], False],
+    ],
+)
+def test_a_program_may_only_call_what_it_was_given(strict: Sandbox, call: list[Any]) -> None:
+    """A reverse call of anything but a function that was passed as an argument has no effect on the test."""
+    source = f"FRAME = {wire.pack(call)!r}" + STEAL.replace("FRAME)", "FRAME); return repr(os.read(3, 9999))")
+    test = """
+SECRET = [1, 2, 3]
+class Thing(list): pass
+thing, seen = object(), []
+def note(*values): seen.extend(values)
+def check(f):
+    said = f(note, thing)
+    return [SECRET == [1, 2, 3], seen == [], hasattr(note, "x"), "SECRET" in said or "1, 2, 3" in said]
+"""
+    with strict.session(source, limits=WIDE) as session, strict.judge(test, remote=session, names=["f"]) as judge:
+        try:
+            reply = judge.call("check", [Remote("f")])
+        except SandboxDied as died:
+            assert "protocol" in died.finished.detail and died.who is session
+        else:
+            assert reply.value == ["l", True, True, False, False]
+
+
+@pytest.mark.parametrize("name", ["StopIteration", "StopAsyncIteration"])
+def test_the_end_of_an_iteration_does_not_cross(strict: Sandbox, name: str) -> None:
+    """Raised inside `map` it would end the loop as if every case had been looked at, and `all` would be true."""
+    source = f"def f(x): raise {name}"
+    test = "def check(f): return all(map(lambda x: f(x) == 1, [1, 2, 3]))"
+    with strict.session(source) as session, strict.judge(test, remote=session, names=["f"]) as judge:
+        reply = judge.call("check", [Remote("f")])
+        assert (reply.exception, reply.value) == ("RuntimeError", None)
+        assert session.call("f", [1]).exception == name

@@ -8,7 +8,7 @@ import pytest
 from behind_walls import WIDE, printed
 
 from rewardkit.errors import OptionError
-from rewardkit.sandbox import Limits, Sandbox, SandboxDied
+from rewardkit.sandbox import Limits, Remote, Sandbox, SandboxDied
 
 SHORT = Limits(cpu_seconds=0.4, wall_seconds=20)
 
@@ -29,7 +29,7 @@ SHORT = Limits(cpu_seconds=0.4, wall_seconds=20)
         ("import atexit, os; atexit.register(os._exit, 7)", "exited", 7),
         ("import threading; threading.Thread(target=print, args=('late',)).start()", "exited", 0),
         ("import ctypes; ctypes.string_at(0)", "signal", 11),
-        ("x = []\nwhile True: x.append(bytearray(1 << 20))", "memory", 1),
+        ("x = []\nwhile True: x.append(bytearray(16 << 20))", "memory", 1),
         ("bytearray(1 << 40)", "memory", 1),
         ("while True: pass", "timeout", 9),
         ("while True: print('x' * 999)", "output", 9),
@@ -43,7 +43,7 @@ SHORT = Limits(cpu_seconds=0.4, wall_seconds=20)
     ],
 )
 def test_how_a_program_ends(strict: Sandbox, source: str, status: str, code: int) -> None:
-    done = strict.run(source, limits=SHORT)
+    done = strict.run(source, limits=SHORT if status == "timeout" else WIDE)
     if "setrecursionlimit" in source and done.status in ("memory", "signal"):  # other versions of Python end so
         return
     if "closerange" in source and done.code == 0:
@@ -66,7 +66,8 @@ def test_levels_agree_on_how_programs_end(any_level: Sandbox, status: str) -> No
 
 def test_a_traceback_shows_the_program_and_nothing_else(strict: Sandbox) -> None:
     done = strict.run("def f():\n    return 1 / 0\nf()\n")
-    assert done.stderr.decode().splitlines()[:5] == [
+    lines = [line for line in done.stderr.decode().splitlines() if line.strip(" ~^")]
+    assert lines[:5] == [
         "Traceback (most recent call last):",
         '  File "solution.py", line 3, in <module>',
         "    f()",
@@ -210,9 +211,8 @@ def test_a_judge_whose_program_ends_says_who(strict: Sandbox) -> None:
     with strict.session(source) as session, strict.judge(test, remote=session, names=["f"]) as judge:
         for _ in range(2):
             with pytest.raises(SandboxDied) as caught:
-                judge.call("check", [1] if False else [])
-                judge.call("f")
-            assert caught.value.who in (session, judge)
+                judge.call("check", [Remote("f")])
+            assert caught.value.who is session
         with strict.judge("f()", remote=session, names=["f"]) as second, pytest.raises(SandboxDied) as caught:
             _ = second.loaded
         assert caught.value.who is session

@@ -29,7 +29,14 @@ from rewardkit.verifiers.code.cases import Call, Calls, Prediction, Script, Scri
 from rewardkit.verifiers.code.explaining import explained
 from rewardkit.verifiers.code.extraction import is_code_prompt
 from rewardkit.verifiers.code.literals import parse_code, read_literal
-from rewardkit.verifiers.code.reduction import free_names, is_in_place, outer_calls, reduce_asserts, reduce_check
+from rewardkit.verifiers.code.reduction import (
+    free_names,
+    is_in_place,
+    outer_calls,
+    reduce_asserts,
+    reduce_check,
+    refuse_unsupported,
+)
 
 MAX_TESTS = 10_000
 MAX_TEXT = 128 << 20  # characters of all tests together
@@ -85,9 +92,10 @@ def read_tests(
 def _name(value: Any) -> str | None:
     if value is None or value == "":
         return None
-    if not isinstance(value, str) or not all(part.isidentifier() for part in value.split(".")):
+    name = value.replace("().", ".") if isinstance(value, str) else ""
+    if not all(part.isidentifier() for part in name.split(".")):
         raise ValueError(f"entry_point: a name is wanted, got {_cut(value)!r}")
-    return value
+    return name
 
 
 def _any(value: Any, given: Mapping[str, Any], mode: str | None, entry: str | None, prompt: str) -> Tests:
@@ -417,6 +425,8 @@ def _asserts(tests: list[str], entry: str | None, setup: str, prompt: str) -> Te
         return Calls(calls)
     head = _imports(theirs, [prepared, *trees]) + setup + "\n"
     remote = tuple(name for name in theirs if name not in sys.stdlib_module_names or name == entry)
+    for tree in trees:
+        refuse_unsupported(tree, remote)
     back = any(is_in_place(tree, remote) for tree in trees)
     cases = tuple(Script(explained(head + test), remote, back) for test in tests)
     return Scripts(Script(explained(head + "\n".join(tests)), remote, back), cases)
@@ -455,8 +465,14 @@ def _code(source: str, entry: str | None, prompt: str, setup: str) -> Tests:
         if not checks and not _defines(tree.body):
             calls = reduce_asserts(tree.body, dict.fromkeys(_theirs([tree], entry)))
         if calls is not None:
-            return Calls(calls)
+            return Calls(tuple(map(_of_object, calls)))
     return _script(source, tree, entry, prompt, setup, checks)
+
+
+def _of_object(call: Call) -> Call:
+    """Turn a call of `Solution.two_sum` into one of a new object's method."""
+    receiver, dot, function = call.function.rpartition(".")
+    return _replaced(call, receiver=receiver, function=function) if dot else call
 
 
 def _script(source: str, tree: ast.Module, entry: str | None, prompt: str, setup: str, checks: bool) -> Scripts:
@@ -465,6 +481,7 @@ def _script(source: str, tree: ast.Module, entry: str | None, prompt: str, setup
     head = parse_code(f"{prompt}\n{setup}", "prompt, test_setup_code")
     theirs = _theirs([_without(head, entry), tree], entry)
     remote = tuple(name for name in theirs if name not in sys.stdlib_module_names or name == entry)
+    refuse_unsupported(tree, remote)
     lines = [
         _imports(theirs, [head, tree]),
         _source_without(prompt, head, entry),
@@ -514,7 +531,8 @@ def _start(tree: ast.Module, entry: str | None, checks: bool) -> str:
     called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
     if checks:
         top = any(isinstance(s, ast.Expr) and isinstance(s.value, ast.Call) for s in tree.body)
-        return "" if top and "check" in called else f"check({entry})"
+        receiver, dot, method = (entry or "").rpartition(".")
+        return "" if top and "check" in called else f"check({receiver}().{method})" if dot else f"check({entry})"
     if any(isinstance(statement, ast.ClassDef) and _is_test_case(statement) for statement in tree.body):
         return "" if "_run_unittest" in called else _UNITTEST
     functions = [s for s in tree.body if isinstance(s, ast.FunctionDef) and s.name.startswith("test")]

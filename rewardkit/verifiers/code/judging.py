@@ -149,10 +149,12 @@ class _Run:
         if finished.status == "timeout":
             self.near |= self.limit * _BUSY < finished.cpu_seconds < self.limits.cpu_seconds * 0.98
         else:
-            self.near |= finished.cpu_seconds > self.limit
+            self.near |= finished.cpu_seconds > self.limit or finished.detail == "by the machine"
 
     def _ended(self, finished: Finished, doing: str) -> Outcome:
         """Say how a process ended that should not have."""
+        if finished.status == "killed" and finished.cpu_seconds >= self.limit:  # by the kernel, over its CPU time
+            finished = msgspec.structs.replace(finished, status="timeout", detail="cpu")
         self._count(finished)
         match finished.status:
             case "timeout":

@@ -224,3 +224,33 @@ def is_in_place(tree: ast.Module, remote: Collection[str]) -> bool:
                 if isinstance(root, ast.Name) and root.id in candidates:
                     return True
     return False
+
+
+_PATCHING = frozenset({"redirect_stdout", "redirect_stderr", "patch", "monkeypatch", "capsys"})
+
+
+def refuse_unsupported(tree: ast.Module, remote: Collection[str]) -> None:
+    """Refuse test code that no two processes can share, so that no solution is blamed for it.
+
+    Raises:
+        ValueError: It catches, or asks with isinstance for, a class of the solution's, or it patches or captures what
+            the solution does.
+    """
+    for node in ast.walk(tree):
+        match node:
+            case ast.ExceptHandler(type=ast.expr() as kind):
+                _refuse_theirs(kind, remote, "catches")
+            case ast.Call(ast.Name("isinstance" | "issubclass"), [_, kind]):
+                _refuse_theirs(kind, remote, "asks with isinstance for")
+            case ast.Call(ast.Attribute(_, "assertRaises" | "assertIsInstance" | "raises"), [*_, kind]):
+                _refuse_theirs(kind, remote, "asks for")
+            case ast.Name(name) | ast.Attribute(_, name) | ast.arg(name) if name in _PATCHING:
+                raise ValueError(f"not supported: test code that patches or captures what the solution does ({name})")
+            case ast.Attribute(ast.Name("sys"), "stdout" | "stdin" as name, ast.Store()):
+                raise ValueError(f"not supported: test code that replaces sys.{name}")
+
+
+def _refuse_theirs(kind: ast.expr, remote: Collection[str], what: str) -> None:
+    for item in kind.elts if isinstance(kind, ast.Tuple) else [kind]:
+        if isinstance(item, ast.Name) and item.id in remote:
+            raise ValueError(f"not supported: test code that {what} a class of the solution's ({item.id})")

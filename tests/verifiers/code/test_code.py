@@ -153,6 +153,14 @@ def test_the_whole_tests_as_text():
     assert judge(fenced("print(int(input()))\n"), stream).detail.startswith("wrong answer: line 1 is '3', expected '9'")
 
 
+@pytest.mark.parametrize("item", ["0", "[0]", "'x' * 1000", "bytearray(1 << 20)"])
+def test_memory_that_fills_in_small_steps(item):
+    """When nothing is left, not even the answer that says so can be made."""
+    source = f"def square(x):\n    keep = []\n    while True:\n        keep.append({item})\n"
+    score = judge(fenced(source), timeout=20.0, memory="64MiB")
+    assert (score.value, score.reason) == (0.0, "memory"), score.detail
+
+
 def test_test_code_says_what_it_compared():
     task = {"test": CHECK, "entry_point": "square"}
     assert "square(2)" in judge(fenced("def square(x):\n    return x * x if x != 2 else 5\n"), task).detail
@@ -259,6 +267,8 @@ def test_what_makes_programs_identical():
     assert len(set(map(key, others))) == len(others)
     assert key(fenced(RIGHT), Sample(0, "", {**TASK, "entry_point": "f"})) != key(fenced(RIGHT))
     assert key(fenced(RIGHT), Sample(0, "def f(", TASK)) != key(fenced(RIGHT))
+    one, other = {"test": CHECK, "entry_point": "square"}, {"test": CHECK + "\n", "entry_point": "square"}
+    assert key(fenced(RIGHT), Sample(1, "", None, one)) != key(fenced(RIGHT), Sample(1, "", None, other))
     assert key(fenced(RIGHT), Sample(1, "", None, {"task_id": 1, **TASK})) == key(
         fenced(RIGHT), Sample(2, "", None, TASK)
     )

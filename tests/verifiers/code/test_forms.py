@@ -174,6 +174,12 @@ def test_an_archive_of_anything_but_text_is_refused_and_never_loaded(raw):
         assert unpacked(text, "x") == "a"  # what follows the end of a pickle does not matter
 
 
+@pytest.mark.parametrize("value", [["a"], ("a",), {"a": 1}, _Bomb()], ids=str)
+def test_an_archive_of_a_text_inside_something_else_is_refused(value):
+    with pytest.raises(ValueError, match="x: "):
+        unpacked(base64.b64encode(zlib.compress(pickle.dumps(value))).decode(), "x")
+
+
 def test_an_archive_that_is_too_large():
     with pytest.raises(ValueError, match="more than"):
         unpacked(base64.b64encode(zlib.compress(b"[" * (130 << 20))).decode(), "x")
@@ -185,6 +191,15 @@ def test_cruxeval():
     assert isinstance(tests, Prediction) and tests.case is not None and tests.case.expected == 4
     tests = read_tests(row | {"predict": "input"})
     assert isinstance(tests, Prediction) and tests.script is not None and tests.case is None
+
+
+def test_a_method_as_entry_point():
+    for entry in ("Solution().f", "Solution.f"):
+        tests = read_tests({"test": "def check(candidate):\n    assert candidate(x = 3) == 9\n", "entry_point": entry})
+        assert tests == Calls((Call("f", (), {"x": 3}, "equal", 9, receiver="Solution"),))
+        tests = read_tests({"test": "def check(candidate):\n    assert [candidate(3)] == [9]\n", "entry_point": entry})
+        assert isinstance(tests, Scripts) and tests.whole.remote == ("Solution",)
+        assert tests.whole.source.endswith("check(Solution().f)")
 
 
 def test_called_names():
@@ -214,6 +229,10 @@ def test_called_names():
         ({"tests": [{"args": "(3,)", "expected": "9", "writeback": 1}]}, {"entry_point": "f"}, "writeback"),
         ({"tests": [{"args": "(3,)", "expectd": "9"}]}, {"entry_point": "f"}, "unknown field"),
         ({"tests": [{"args": "(3,)", "expected": "9"}]}, {"entry_point": "f()"}, "entry_point"),
+        ({"test": "try:\n    f()\n    assert False\nexcept Broken:\n    pass"}, {}, "not supported"),
+        ({"test": "assert isinstance(f(), P)"}, {}, "not supported"),
+        ({"test": "import io, sys\nsys.stdout = io.StringIO()\nf()\nassert 1"}, {}, "not supported"),
+        ({"test": "def test_f(capsys):\n    f()\n    assert capsys.readouterr().out"}, {}, "not supported"),
         ({"tests": [{"stdin": 3, "stdout": "9"}]}, {}, "text is wanted"),
         ({"tests": [{"stdin": "3"}]}, {}, "stdout"),
         ({"tests": [{"stdin": "3", "stdout": "9"}, {"args": "()", "expected": "1"}]}, {"entry_point": "f"}, "mixed"),
