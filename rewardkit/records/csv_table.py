@@ -84,7 +84,8 @@ class CsvTable:
                 return
             except csv.Error as problem:
                 lines = table.line_num - first + 1
-                yield BadRow(first, f"not CSV: {problem}" + (f" ({lines:,} lines)" if lines > 1 else ""))
+                # How many rows an open quote has swallowed is not known; each line may have been one.
+                yield BadRow(first, f"not CSV: {problem}" + (f" ({lines:,} lines)" if lines > 1 else ""), rows=lines)
                 continue
             except Damaged as problem:
                 yield BadRow(first, str(problem).partition(": ")[2])
