@@ -361,6 +361,29 @@ except SandboxUnavailable as problem: print(problem.step, "|", problem.cause, "|
     assert "No space left" in done.stdout and "max_user_namespaces" in done.stdout and "landlock" in done.stdout
 
 
+OUTER_FILTER = """
+import errno
+from rewardkit.sandbox import Sandbox, kernel, seccomp
+from rewardkit.errors import SandboxUnavailable
+numbers = [number for number in range(500) if number not in (165, 272, 308)]  # mount, unshare, setns
+allowed = seccomp.allow_list(numbers)
+kernel.prctl("no_new_privs", kernel.PR_SET_NO_NEW_PRIVS, 1)
+seccomp.Filter(allowed).install()
+print(Sandbox("landlock").run("print(1)").status)
+try: Sandbox()
+except SandboxUnavailable as problem: print(problem.step, problem.cause, *problem.ways_out, sep="\\n")
+"""
+
+
+def test_a_containers_profile_that_refuses_namespaces() -> None:
+    """As under Docker's default profile: `strict` says so, `landlock` works."""
+    command = [sys.executable, "-c", OUTER_FILTER]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[:3] == ["exited", "new namespaces", "Operation not permitted"]
+    assert "docker run" in done.stdout and "landlock" in done.stdout
+
+
 def test_another_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reasons.platform, "machine", lambda: "aarch64")
     for level in LEVELS:
