@@ -161,6 +161,7 @@ def test_the_callers_death_is_the_end_of_everything(level: Level, number: signal
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("which", ["outer", "server"])
 def test_the_servers_death_is_told_and_the_next_run_starts_another(level: Level, which: str) -> None:
+    folders = work_folders()
     with started(level) as sandbox:
         session = sandbox.session("def f():\n    while True: pass", limits=Limits(cpu_seconds=20))
         _ = session.loaded
@@ -175,6 +176,11 @@ def test_the_servers_death_is_told_and_the_next_run_starts_another(level: Level,
                 call.result(30)
         assert wait_until(lambda: not alive(pids))
         assert sandbox.run("print(1)").stdout == b"1\n"
+    assert work_folders() <= folders
+
+
+def work_folders() -> set[str]:
+    return {name for name in os.listdir("/tmp") if name.startswith("rewardkit-")}
 
 
 def test_many_threads_share_a_sandbox(strict: Sandbox) -> None:
