@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -265,7 +266,7 @@ class _Server:
                 ours.close()
                 raise reasons.unavailable(level, f"starting {interpreter}", problem.errno or 0) from None
         self.pid = self._popen.pid
-        self._socket = ours
+        self._socket, self._folder = ours, ""
         self._greet(level)
 
     def _greet(self, level: Level) -> None:
@@ -278,7 +279,7 @@ class _Server:
             message = []
         assert self._popen.stderr is not None
         if message[:1] == ["ready"]:
-            self.kept_uid = bool(message[1])
+            self.kept_uid, self._folder = bool(message[1]), str(message[2])
             self._popen.stderr.close()
             self._socket.settimeout(None)
             return
@@ -311,6 +312,8 @@ class _Server:
         with contextlib.suppress(ProcessLookupError):
             self._popen.kill()
         self._popen.wait()
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def disown(self) -> None:
         self._socket.close()

@@ -68,6 +68,9 @@ def _explain(level: Level, step: str, number: int) -> tuple[str, tuple[str, ...]
         "in a container: docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined (or a profile"
         " that allows unshare, mount, pivot_root, setns); Kubernetes: seccompProfile and appArmorProfile Unconfined"
     )
+    if step == "mapping ids" and os.geteuid() == 0:
+        hint = "root without the capabilities SETUID, SETGID and SETFCAP cannot leave user 0"
+        return hint, ("run as a normal user, or with these three capabilities", container, weaker)
     if _setting("user/max_user_namespaces") == "0":
         return "user namespaces are switched off", (
             "sysctl -w user.max_user_namespaces=10000 (as root)",

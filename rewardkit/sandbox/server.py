@@ -55,7 +55,7 @@ def main(level: str, control: int, preload: list[str]) -> None:
     except Exception as problem:
         number = (isinstance(problem, OSError) and problem.errno) or 0
         _tell_failure(conversation, f"starting ({type(problem).__name__})", number, str(problem)[:500])
-    conversation.send(json.dumps(["ready", server.kept_uid]).encode())
+    conversation.send(json.dumps(["ready", server.kept_uid, server.folder]).encode())
     with contextlib.suppress(ConnectionError):
         server.serve()
     os._exit(0)
@@ -91,6 +91,9 @@ class Server:
     def __init__(self, level: str, conversation: socket.socket) -> None:
         self.level = level
         self.kept_uid = False
+        self.folder = (
+            ""  # of the work folders, where no namespace hides them; the caller removes it should we be killed
+        )
         self._conversation = conversation
         self._children: dict[int, _Running] = {}
         self._numbers: dict[int, int] = {}  # pidfd -> number
@@ -164,6 +167,7 @@ class Server:
         return True
 
     def _enter_unsafe(self) -> None:
+        self.folder = _temporary("/tmp")
         privileges.limit(_NO_CORE)
         self._space = privileges.address_space("/proc")
 
@@ -199,7 +203,7 @@ class Server:
 
     def _start(self, number: int, mode: str, limits: dict[str, Any], fds: list[int]) -> None:
         status = fds[-1]
-        folder = _temporary() if self.level == "unsafe" else ""
+        folder = _temporary(self.folder) if self.level == "unsafe" else ""
         try:
             pid = namespaces.fork_first(self._self) if self.level == "strict" else kernel.fork()
         except (kernel.Refused, OSError) as problem:
@@ -308,6 +312,8 @@ class Server:
             self._kill(running)
         for number in list(self._children):
             self._reap(number)
+        if self.folder:
+            os.rmdir(self.folder)
 
 
 def _error_number(problem: BaseException) -> int:
@@ -319,10 +325,10 @@ def _write(fd: int, message: list[Any]) -> None:
     os.write(fd, _HEADER.pack(len(body)) + body)
 
 
-def _temporary() -> str:
+def _temporary(above: str) -> str:
     import tempfile  # only here: such imports make every fork dearer
 
-    return tempfile.mkdtemp(prefix="rewardkit-", dir="/tmp")
+    return tempfile.mkdtemp(prefix="rewardkit-", dir=above)
 
 
 def _tasks_of(user: int) -> int:

@@ -161,6 +161,7 @@ def test_the_callers_death_is_the_end_of_everything(level: Level, number: signal
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("which", ["outer", "server"])
 def test_the_servers_death_is_told_and_the_next_run_starts_another(level: Level, which: str) -> None:
+    folders = work_folders()
     with started(level) as sandbox:
         session = sandbox.session("def f():\n    while True: pass", limits=Limits(cpu_seconds=20))
         _ = session.loaded
@@ -175,6 +176,11 @@ def test_the_servers_death_is_told_and_the_next_run_starts_another(level: Level,
                 call.result(30)
         assert wait_until(lambda: not alive(pids))
         assert sandbox.run("print(1)").stdout == b"1\n"
+    assert work_folders() <= folders
+
+
+def work_folders() -> set[str]:
+    return {name for name in os.listdir("/tmp") if name.startswith("rewardkit-")}
 
 
 def test_many_threads_share_a_sandbox(strict: Sandbox) -> None:
@@ -359,6 +365,29 @@ except SandboxUnavailable as problem: print(problem.step, "|", problem.cause, "|
     lines = done.stdout.splitlines()
     assert lines[:2] == ["exited", "new namespaces"]
     assert "No space left" in done.stdout and "max_user_namespaces" in done.stdout and "landlock" in done.stdout
+
+
+OUTER_FILTER = """
+import errno
+from rewardkit.sandbox import Sandbox, kernel, seccomp
+from rewardkit.errors import SandboxUnavailable
+numbers = [number for number in range(500) if number not in (165, 272, 308)]  # mount, unshare, setns
+allowed = seccomp.allow_list(numbers)
+kernel.prctl("no_new_privs", kernel.PR_SET_NO_NEW_PRIVS, 1)
+seccomp.Filter(allowed).install()
+print(Sandbox("landlock").run("print(1)").status)
+try: Sandbox()
+except SandboxUnavailable as problem: print(problem.step, problem.cause, *problem.ways_out, sep="\\n")
+"""
+
+
+def test_a_containers_profile_that_refuses_namespaces() -> None:
+    """As under Docker's default profile: `strict` says so, `landlock` works."""
+    command = [sys.executable, "-c", OUTER_FILTER]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[:3] == ["exited", "new namespaces", "Operation not permitted"]
+    assert "docker run" in done.stdout and "landlock" in done.stdout
 
 
 def test_another_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
