@@ -2,7 +2,7 @@
 
     python benchmarks/math_answers.py PAIRS.jsonl [PAIRS.jsonl ...] [--only=rewardkit,math-verify,inspect_ai]
 
-A row has `gold`, `prediction`, `expected` (or `equal`) and `kind` (or `why`). Prints, each with a 95 % interval (Wilson):
+A row has `gold`, `prediction`, `expected` (or `equal`), `kind` (or `why`). Prints, with 95 % intervals (Wilson):
 right verdicts, wrong answers accepted, right answers refused; of MATH-like kinds, of the kinds whose labels rest on a
 policy, and of hostile rows apart, whose verdict must be right within a second; then every kind. After that pairs per
 second, latency in one process, and what the first answer costs that needs computer algebra.

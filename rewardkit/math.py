@@ -77,7 +77,8 @@ def _verdict(prediction: str, reference: str, policy: Policy) -> Verdict:
     mine = read(prediction)
     if not mine.text.strip():
         return Verdict.reject("the prediction is empty", reason="no_answer")
-    _foresee(prediction, reference)
+    if _pool is None and (mine.quantity is None or gold.quantity is None):
+        _foresee(prediction, reference)
     try:
         return compared(mine, gold, policy)
     except NeedsAlgebra:
@@ -96,7 +97,8 @@ def grade(response: str, reference: str) -> Verdict:
         return Verdict.abstain(f"{gold.shown!r}: {problem_found}", reason=reason)  # type: ignore[arg-type]
     verifier = _LEAVES[1]
     sample = Sample(0, "", gold.text)
-    _foresee(response, gold.text)
+    if _pool is None and gold.quantity is None:
+        _foresee(response, gold.text)
     try:
         return verifier._verdict(Completion(response), gold, sample)
     except NeedsAlgebra:
@@ -130,7 +132,7 @@ def _ask(leaf: int, text: str, reference: str) -> Future[list[Score]]:
 
 def _foresee(text: str, reference: str) -> None:
     """Start the worker while there is other work, where answers of this kind are about."""
-    if _pool is None and any(sign in one for sign in _SIGNS for one in (text, reference)):
+    if any(sign in one for sign in _SIGNS for one in (text, reference)):
         with suppress(WorkerError):  # whoever needs it will meet the reason
             warm()
 

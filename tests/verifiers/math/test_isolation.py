@@ -1,4 +1,4 @@
-"""Hostile answers in a process that has done nothing yet; computer algebra that gives up, is killed, or is not there."""
+"""Hostile answers in a new process; computer algebra that gives up, is killed, or is not there."""
 
 from __future__ import annotations
 
