@@ -199,7 +199,7 @@ class Comparer:
         # what a double can hold is compared in 6 digits at least, never in more than it has
         digits = min(mine.digits, 15)
         step = _step(value, digits)
-        if abs(mine.value - value) < step:
+        if abs(mine.value - value) <= step / 2 or 0 <= abs(value) - abs(mine.value) < step:
             return True
         step = _step(value, 6)
         return round(mine.value / step) == round(value / step) and abs(mine.value - value) * 20 < step
