@@ -77,7 +77,7 @@ _NO_UNITS_TEXT = (
     "five six seven eight nine ten eleven twelve hundred thousand million billion trillion sin cos tan "
     "bit no nor never either neither wrong incorrect false negative above below greater about around wait oder ou "
     "o ppm ppb permille half halves third fourth fifth sixth seventh eighth ninth tenth twelfth sixteenth hundredth "
-    "thousandth millionth"
+    "thousandth millionth approx approximately roughly score max maximum minimum"
 )
 _NO_UNITS = frozenset(_NO_UNITS_TEXT.split())
 # Words of unknown things: Latin letters (micro units too) behind a space, or Chinese, Japanese, Korean ones.
@@ -87,6 +87,7 @@ _CJK = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
 _NO_CJK = re.compile(
     "^(?:[和与與跟及到至减減乘除十百万萬亿億半不非无無约多以]|加(?![仑侖])|千(?![克米瓦])|大约)"
     "|或|分之|不是|以上|以下|[错錯]|또는|아니|^[만천백]"
+    "|左右|上下|以[内內外]|之一|次方|^[的折成几幾]|^[点點](?!钟?$|鐘$)|[多余餘吗嗎呢吧]$|倍[数數]|平方$(?<!^平方)|约$|ぐらい|くらい|ほど|정도"
 )
 _TERM = re.compile(
     r"(?:(sq\.?|square|cu\.?|cubic)\s+)?"
@@ -96,6 +97,7 @@ _TERM = re.compile(
 _POWERS = {"sq": "2", "square": "2", "squared": "2", "cu": "3", "cubic": "3", "cubed": "3"}
 _OVER = re.compile(r"\s*/\s*|\s+per\s+|^per\s+|\s+(?:an?|each|every)\s+(?=(?:second|minute|hour|day|week|month|year)$)")
 _LINKS = frozenset(("of", "per"))
+_SCALED = re.compile(r"[MP][a-z]{1,2}$|[mp][A-Z][a-z]?$")
 
 
 @lru_cache(maxsize=1024)
@@ -140,7 +142,10 @@ def _name(text: str, glued: bool) -> str | None:
     lower = text.lower()
     if not text:
         return None
-    for form in (text, text[:-1] if text.endswith("s") else text, lower, lower[:-1] if lower.endswith("s") else lower):
+    forms = [text, text[:-1] if text.endswith("s") else text]
+    if not (len(text) <= 3 and text != lower and _SCALED.match(text)):  # M is not m: 5 Mg is not 5 mg
+        forms += [lower, lower[:-1] if lower.endswith("s") else lower]
+    for form in forms:
         if form in UNIT_NAMES and (len(form) > 1 or form == text):
             return UNIT_NAMES[form]
     if lower in ("degrees celsius", "degree celsius", "° c", "°c"):
@@ -149,7 +154,7 @@ def _name(text: str, glued: bool) -> str | None:
         return "°F"
     if lower in _FILLERS or _singular(lower) in _FILLERS or lower in ("in total", "in all"):
         return ""
-    words = lower.split()
+    words = (text if len(text) <= 3 else lower).split()
     for place, word in enumerate(words):
         if _CJK.fullmatch(word) is not None:
             if _NO_CJK.search(word) is not None:

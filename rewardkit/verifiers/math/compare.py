@@ -16,6 +16,7 @@ from rewardkit.verifiers.math.leaves import (
     Answer,
     NeedsAlgebra,
     alike,
+    complex_symbols,
     defined,
     equal_values,
     expanded,
@@ -59,6 +60,7 @@ from rewardkit.verifiers.math.tree import (
     negated,
     symbols,
 )
+from rewardkit.verifiers.math.words import is_short_word
 
 _VALUES = (*SCALAR, Matrix, Cases)
 IMAGINARY = Const("i")
@@ -90,6 +92,8 @@ class Comparer:
         if mine == gold:
             self.check_defined(mine)
             return Answer(True, "structure")
+        if _ranges(mine) and _ranges(gold) and _ranges(mine) != _ranges(gold):
+            return _no("the parameter runs through other numbers")
         mine, gold = tidy(mine), tidy(gold)
         found = self.by_form(mine, gold)
         if found.equal:
@@ -130,6 +134,8 @@ class Comparer:
             found = self.relations(mine, gold)
             if found is not None:
                 return found
+        if _has_empty_member(mine) != _has_empty_member(gold):
+            return _no("the empty set is no member of one")
         if _is_set_like(mine) or _is_set_like(gold):
             found = self.real_sets(mine, gold)
             if found is not None:
@@ -147,6 +153,8 @@ class Comparer:
     def values(self, mine: Expr, gold: Expr) -> Answer:
         if isinstance(mine, Cases) or isinstance(gold, Cases):
             return self.by_shape(mine, gold)
+        if _is_spelled(gold) and mine != gold:
+            return _no("letters in another order")
         mine, gold = expanded(mine), expanded(gold)
         if isinstance(mine, Matrix) or isinstance(gold, Matrix):
             return self.matrices(mine, gold)
@@ -191,7 +199,7 @@ class Comparer:
         # what a double can hold is compared in 6 digits at least, never in more than it has
         digits = min(mine.digits, 15)
         step = _step(value, digits)
-        if abs(mine.value - value) < step:
+        if abs(mine.value - value) <= step / 2 or 0 <= abs(value) - abs(mine.value) < step:
             return True
         step = _step(value, 6)
         return round(mine.value / step) == round(value / step) and abs(mine.value - value) * 20 < step
@@ -453,6 +461,8 @@ class Comparer:
     def sequences(self, mine: Node, gold: Node) -> Answer:
         my_kind, gold_kind = _kind(mine), _kind(gold)
         mine_items, gold_items = _items(mine), _items(gold)
+        if (my_kind == "or") != (gold_kind == "or") and _are_statements(mine_items if my_kind == "or" else gold_items):
+            return _no("only one of them says or")
         if gold_kind in ("tuple", "bracket"):
             return self.tuples(mine, my_kind, mine_items, gold_kind, gold_items)
         if my_kind in ("tuple", "bracket"):
@@ -531,7 +541,7 @@ class Comparer:
         for wanted in gold:
             for place, item in enumerate(left):
                 try:
-                    found = self.by_form(tidy(item), tidy(wanted))
+                    found = self.member(item, wanted)
                 except NeedsAlgebra as problem:
                     needs = problem
                     continue
@@ -555,6 +565,12 @@ class Comparer:
                 pass
             kept.append(item)
         return kept
+
+    def member(self, mine: Node, gold: Node) -> Answer:
+        """Compare two items: inside a list or a set, {1} is not 1, and the empty set no absence."""
+        if _is_finite_set(mine) != _is_finite_set(gold):
+            return _no("a set and its member")
+        return self.by_form(tidy(mine), tidy(gold))
 
     def by_shape(self, mine: Any, gold: Any) -> Answer:
         """Compare part by part what has no rule of its own."""
@@ -598,6 +614,9 @@ class Comparer:
             return None
         mine_names, gold_names = symbols(mine_value), symbols(gold_value)
         ours, theirs = _constants_in(mine_names), _constants_in(gold_names)
+        solved = isinstance(gold, Rel) and (named(gold) or Named("", gold)).name[:1] in ("y", "f", "u", "g")
+        if not all(_is_free(gold_value, name, solved) for name in theirs):
+            ours = frozenset()
         if ours and len(ours) == len(theirs) <= 3 and (mine_names - ours) == (gold_names - theirs):
             for order in permutations(sorted(theirs)):
                 changed = _renamed(mine_value, dict(zip(sorted(ours), order, strict=True)))
@@ -725,6 +744,12 @@ def _is_range_of_parameter(node: Node) -> bool:
     )  # fmt: skip
 
 
+def _ranges(node: Node) -> frozenset[str]:
+    """Return the sets through which parameters run."""
+    items = node.items if isinstance(node, Seq) else ()
+    return frozenset(item.items[1].name for item in items if _is_range_of_parameter(item))  # type: ignore[union-attr]
+
+
 def _mapped(node: Any, change: Callable[[Any], Any]) -> Any:
     """Return a tree with a change made to every node, from the leaves up."""
     match node:
@@ -842,6 +867,22 @@ def _is_set_like(node: Node) -> bool:
     return isinstance(node, (Interval, SetOp, NamedSet, Builder, Rel, Seq))
 
 
+def _are_statements(items: Sequence[Node]) -> bool:
+    """Whether `and` between them is not `or`: equations of several variables, letters of logic."""
+    named_items = _assignments(items)
+    if named_items is not None:
+        return len({one.name for one in named_items}) > 1
+    return all(isinstance(item, Sym) for item in items) or any(isinstance(item, Rel) for item in items)
+
+
+def _has_empty_member(node: Node) -> bool:
+    return isinstance(node, Seq) and node.kind == "set" and NamedSet("") in node.items
+
+
+def _is_finite_set(node: Node) -> bool:
+    return (isinstance(node, Seq) and node.kind == "set") or node == NamedSet("")
+
+
 def _is_interval_like(node: Node) -> bool:
     if isinstance(node, (Interval, SetOp, NamedSet, Builder)):
         return True
@@ -879,6 +920,21 @@ def _rows(node: Node) -> list[list[Node]] | None:
 
 def _size(matrix: Matrix) -> tuple[int, int]:
     return len(matrix.rows), len(matrix.rows[0])
+
+
+def _is_spelled(node: Node) -> bool:
+    """Whether a product is rather a word, a sequence of tosses or a Roman numeral: dog, HTHT, RRL, XIV."""
+    if not isinstance(node, Mul) or not all(
+        isinstance(factor, Sym) and len(factor.name) == 1 for factor in node.factors
+    ):
+        return False
+    names = [factor.name for factor in node.factors if isinstance(factor, Sym)]
+    if is_short_word("".join(names)):
+        return True
+    return all(map(str.isupper, names)) and (
+        set(names) <= set("IVXLCDM")
+        or (len(names) > 2 and (len(set(names)) < len(names) or not set(names) <= set("ABCDEFGH")))
+    )
 
 
 def _called(node: Any) -> str:
@@ -941,6 +997,11 @@ def _oriented(relation: Rel) -> tuple[Expr, bool]:
 def proportional(left: Expr, right: Expr) -> Fraction | None:
     """Return the constant c with left = c * right, or its sign where it is no fraction; None when there is none."""
     names = symbols(left) | symbols(right)
+    if complex_symbols(left) | complex_symbols(right):
+        for sign in (1, -1):
+            if equal_values(left, right if sign > 0 else negated(right)).equal:
+                return Fraction(sign)
+        return None
     point = {name: Fraction(7 * place + 3, 5) for place, name in enumerate(sorted(names))}
     try:
         for seed in range(4):
@@ -1039,6 +1100,31 @@ def _solution(node: Node) -> Expr | None:
 
 def _constants_in(names: frozenset[str]) -> frozenset[str]:
     return frozenset(name for name in names if name in ("C", "c", "K") or name[:2] in ("C_", "c_", "A_", "k_"))
+
+
+def _is_free(value: Expr, name: str, solved: bool) -> bool:
+    """Whether a letter stands where a constant of integration does: added to a function, before e^x, in y = C x."""
+    terms = value.terms if isinstance(value, Add) else (value,)
+    own = Sym(name)
+    for term in terms:
+        factors = term.factors if isinstance(term, Mul) else (term,)
+        factors = tuple(factor for factor in factors if not isinstance(factor, Num))
+        others = [factor for factor in factors if factor != own]
+        if len(others) == len(factors):
+            if name in symbols(term):
+                return False
+        elif others and name in symbols(Mul(tuple(others))):
+            return False
+        elif not others:
+            if len(terms) == 1 or not symbols(value) - {name}:
+                return False
+        elif not solved and not any(_is_transcendental(factor) for factor in others):
+            return False
+    return True
+
+
+def _is_transcendental(node: Node) -> bool:
+    return (isinstance(node, Fn) or (isinstance(node, Pow) and bool(symbols(node.exponent)))) and bool(symbols(node))
 
 
 def _parameters_in(value: Expr) -> frozenset[str]:

@@ -73,6 +73,8 @@ def equal_values(left: Expr, right: Expr) -> Answer:
         if infinite is not None:
             return infinite
     names = symbols(left) | symbols(right)
+    if complex_symbols(left) | complex_symbols(right):
+        return _same_at_complex_points(left, right, names)
     whole = whole_symbols(left) | whole_symbols(right)
     if not whole and not contains(left, Big) and not contains(right, Big):
         if not names:
@@ -293,6 +295,43 @@ def _same_at_points(left: Expr, right: Expr, names: frozenset[str], whole: froze
     if refused is not None:
         raise refused
     raise Unknown("no point at which both have a value")
+
+
+def complex_symbols(expr: Any) -> frozenset[str]:
+    """Return the variables that can be any complex number: in Re, Im, a conjugate, or |z - i|."""
+    found: frozenset[str] = frozenset()
+    if isinstance(expr, Fn) and (expr.name in ("re", "im", "conj", "arg") or (expr.name == "abs" and _has_i(expr))):
+        found = symbols(expr)
+    for child in children(expr):
+        found |= complex_symbols(child)
+    return found
+
+
+def _has_i(expr: Any) -> bool:
+    return expr == Const("i") or any(map(_has_i, children(expr)))
+
+
+def _same_at_complex_points(left: Expr, right: Expr, names: frozenset[str]) -> Answer:
+    import random
+
+    mp = context(_DIGITS)
+    source = random.Random("".join(sorted(names)))
+    agreed = 0
+    for _ in range(6):
+        point = {name: mp.mpc(source.uniform(-3, 3), source.uniform(-3, 3)) for name in sorted(names)}
+        mine, theirs = Evaluator(point, _DIGITS), Evaluator(point, _DIGITS)
+        try:
+            first, second = mine.value(left), theirs.value(right)
+        except (Undefined, ZeroDivisionError):
+            continue
+        except (Unknown, NotReal):
+            break
+        if not _near(first, second, max(mine.scale, theirs.scale), _DIGITS):
+            return Answer(False, "numeric points", f"they differ at {_shown(point)}")
+        agreed += 1
+    if agreed >= 2:
+        return Answer(True, "numeric points")
+    return Answer(alike(left, right), "structure")
 
 
 def _shown(point: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 from functools import cached_property, lru_cache
 
@@ -23,6 +24,13 @@ _FRACTION = lazily(r"(-)?(?:\\[dt]?frac\{([0-9]{1,18})\}\{([0-9]{1,18})\}|([0-9]
 _TO = lazily(r"^(\d{1,9}) to (\d{1,9})$")
 _SPLIT_COMMA = lazily(r"\d,\d")
 _GLUED = lazily(r"[\d)}]\s?[A-Za-z]$")
+# Behind a whole number (not behind 1, 2, 3) an ellipsis; a question mark, an operator, an underscore; struck out.
+_UNFINISHED = lazily(
+    r"[^.,]*(?:,[^.,]*)?[\d)}]\s*(?:,\s*)?(?:\.{2,}|…|\\l?dots)\s*\$?|[^A-Za-z\u3040-\u9fff]*[?？][!?！？\s]*\$?"
+    r"|.*[^*×]\s*[×÷]\s*\$?|[^_]*\d_\s*\$?|\s*~~.*~~\s*",
+    re.DOTALL,
+)
+_MAYBE_UNFINISHED = frozenset(".…?？！!×÷_~s$ ")
 _GLUED_TWO = lazily(r"^-?[\d.]+[A-Za-z]{1,2}$")
 
 
@@ -34,6 +42,8 @@ class Reading:
         self.problem: Refused | None = None
         try:
             check_size(text)
+            if text[-1:] in _MAYBE_UNFINISHED and len(text) <= 200 and _UNFINISHED.fullmatch(text) is not None:
+                raise Refused("it is unfinished, in doubt, or struck out")
         except Refused as problem:
             self.problem = problem
 

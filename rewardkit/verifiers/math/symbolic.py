@@ -6,6 +6,9 @@ when something is left that neither arithmetic nor evaluation at points decides:
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rewardkit.verifiers.math.gate import Refused
@@ -19,15 +22,53 @@ class Undecided(Exception):
     """sympy cannot tell."""
 
 
+class TooSlow(BaseException):
+    """The time is up. Not an Exception, since sympy catches those."""
+
+
+SECONDS = 0.7
+"""What one comparison may take in a worker before it gives up by itself; the deadline that kills comes after it."""
+
+_own_process = False
+
+
+@contextmanager
+def _within(seconds: float) -> Iterator[None]:
+    """Raise TooSlow here when the time is up. Only in a worker, whose signals are nobody else's.
+
+    A worker that gives up need not be started again, which takes longer than a comparison.
+    """
+    if not _own_process:
+        yield
+        return
+
+    def stop(number: int, frame: object) -> None:
+        raise TooSlow
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 0.02)  # again and again: an `except:` on the way may swallow one
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def equal(left: Expr, right: Expr) -> Answer:
     """Compare two expressions with sympy.
 
     Raises:
         Undecided: It finds neither equality nor a difference.
         Refused: They are too large, or hold what sympy has no name for.
+        TooSlow: In a worker: it takes longer than SECONDS.
     """
     if _count(left) + _count(right) > MAX_NODES:
         raise Refused("too large for computer algebra", "too_large")
+    with _within(SECONDS):
+        return _equal(left, right)
+
+
+def _equal(left: Expr, right: Expr) -> Answer:
     import sympy
 
     first, second = _evaluated(to_sympy(left)), _evaluated(to_sympy(right))
@@ -55,7 +96,9 @@ def equal(left: Expr, right: Expr) -> Answer:
 
 
 def warm() -> None:
-    """Import sympy and what it imports on first use, before a deadline counts."""
+    """In a worker: import sympy and what it imports on first use, before a deadline counts."""
+    global _own_process
+    _own_process = True
     import sympy
 
     x, n = sympy.Symbol("x"), sympy.Symbol("n")

@@ -267,6 +267,9 @@ def by_algebra(mine: Reading, gold: Reading, hard: NeedsAlgebra, rule: str = "")
     where = f" {place(rule)}" if rule else ""
     try:
         answer = symbolic.equal(hard.left, hard.right)
+    except symbolic.TooSlow:
+        text = f"{mine.shown!r}{where}: computer algebra needs more than {symbolic.SECONDS:g} s"
+        return Verdict.reject(text, extracted=mine.shown, reason="deadline")
     except (symbolic.Undecided, NotImplementedError, Refused) as problem:
         if isinstance(problem, Refused) and problem.kind == "too_large":
             return _refused(mine, problem, where)

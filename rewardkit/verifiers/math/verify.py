@@ -127,14 +127,24 @@ def _based(mine: Reading, gold: Reading) -> Answer | None:
 
 def _other_readings(mine: Reading, gold: Reading, policy: Policy) -> Answer | None:
     """Words where a short word also reads as a product of letters; nothing else."""
-    if mine.folded == gold.folded and mine.folded.isalpha() and len(mine.folded) >= 2 and not _has_case(mine, gold):
+    if mine.folded == gold.folded and mine.folded in _CHOICES and len(mine.plain) == len(gold.plain) == 1:
+        return Answer(True, "text")
+    if mine.folded == gold.folded and mine.folded.isalpha() and len(mine.folded) >= 2 and _same_case(mine, gold):
         return Answer(True, "text")
     return None
 
 
-def _has_case(mine: Reading, gold: Reading) -> bool:
-    """Whether letters stand for variables, whose case counts: short runs without \\text."""
-    return not ("\\text" in mine.text or "\\text" in gold.text or len(mine.folded) >= 3)
+_CHOICES = frozenset("abcde")
+
+
+def _same_case(mine: Reading, gold: Reading) -> bool:
+    """Whether nothing hangs on the case of letters: it is the same, or there are only words of a language."""
+    if "\\text{" in mine.text and "\\text{" in gold.text:
+        return True
+    first, second = words.letters(mine.plain), words.letters(gold.plain)
+    if [one.casefold() for one in first] != [one.casefold() for one in second]:
+        return True  # other spellings of one word: Mon, Monday
+    return all(one == other or words.is_word(one, other) for one, other in zip(first, second, strict=True))
 
 
 def _words(mine: Reading, gold: Reading) -> Answer:
@@ -143,7 +153,8 @@ def _words(mine: Reading, gold: Reading) -> Answer:
             raise mine.tree_problem
         return Answer(False, "structure", "not comparable")
     if mine.folded == gold.folded and mine.folded:
-        return Answer(True, "text")
+        same = _same_case(mine, gold)
+        return Answer(same, "text", "" if same else "upper and lower case differ")
     if gold.tree is not None and mine.tree is None and not mine.wordy and mine.tree_problem is not None:
         raise mine.tree_problem
     return Answer(False, "text", "different words")

@@ -78,6 +78,36 @@ def folded(text: str) -> str:
     return _SAME.get(plain, plain)
 
 
+_RUN = lazily(r"[A-Za-z]+")
+_SHORT_WORDS = {
+    "no", "yes", "odd", "even", "true", "all", "one", "two", "six", "ten", "red", "blue", "day", "mon", "tue", "wed",
+    "thu", "fri", "sat", "sun", "up", "son", "dad", "mom", "dog", "cat", "car", "bus", "none", "he", "she", "it", "man",
+    "men", "boy", "girl", "god", "on",
+}  # fmt: skip
+
+
+def letters(text: str) -> list[str]:
+    """Return the runs of letters, without the names of fonts."""
+    return _RUN.findall(_COMMAND.sub(" ", text))
+
+
+def is_short_word(text: str) -> bool:
+    return text in _SHORT_WORDS
+
+
+def is_word(*forms: str) -> bool:
+    """Whether these writings are one word of a language, whose case says nothing; `mgh`, `nRT`, `AB` are products."""
+    plain = forms[0].casefold()
+    if not all(form in (plain, plain.capitalize(), plain.upper()) for form in forms):
+        return False
+    if plain in _SHORT_WORDS:
+        return True
+    return len(plain) >= 4 and not _VOWELS.isdisjoint(plain) and list(plain) != sorted(plain)
+
+
+_VOWELS = frozenset("aeiou")
+
+
 def is_no_solution(plain: str) -> bool:
     return plain in _NO_SOLUTION
 
