@@ -277,6 +277,8 @@ class Comparer:
             return equal_values(value, other)
         if len(mine.items) != len(gold.items) or mine.open != gold.open:
             return _no("ratios of different length")
+        if len(mine.items) == 2 and _is_zero(mine.items[1]) and _is_zero(gold.items[1]):
+            return self.values(mine.items[0], gold.items[0])  # 25:00 is not 1:00
         first, other_first = mine.items[0], gold.items[0]
         for item, other_item in zip(mine.items[1:], gold.items[1:], strict=True):
             found = equal_values(Mul((item, other_first)), Mul((other_item, first)))

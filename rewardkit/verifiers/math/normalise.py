@@ -187,8 +187,14 @@ def closing(text: str, opening: int) -> int:
     return -1
 
 
+_GOES_ON = lazily(r"^([^A-Za-z]*,[^A-Za-z]*\d)\s*,?\s*\.{2,}(?=[\s$]*$)")
+
+
 def normalise(text: str) -> str:
     """Return the one form in which an answer is read."""
-    text = unwrap(fold(text))
+    text = fold(text)
+    if text.rstrip("$ ").endswith("..") and "," in text:
+        text = _GOES_ON.sub(r"\1,\\ldots", text)
+    text = unwrap(text)
     plain = strip_layout(text)
     return unwrap(plain) if plain != text else plain

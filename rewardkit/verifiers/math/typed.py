@@ -37,6 +37,8 @@ def read_clock(text: str) -> Clock | None:
         return None
     hour, minute, second = int(match[1]), int(match[2] or 0), int(match[3] or 0)
     half = (match[4] or "").lower()
+    if match[2] is None and re.search(r"[AP]m", text) is not None:
+        return None  # 5 Pm are petametres
     if hour > 24 or minute > 59 or second > 59 or (half and not 1 <= hour <= 12):
         return None
     if half:
@@ -60,7 +62,8 @@ def same_clock(mine: Clock, theirs: Clock) -> bool:
     if not mine.half and not theirs.half:
         return False
     said, bare = (mine, theirs) if mine.half else (theirs, mine)
-    return bare.minutes < 13 * 60 and bare.minutes % 720 == said.minutes % 720
+    # 0:30 and 13:30 say their half themselves
+    return 60 <= bare.minutes < 13 * 60 and bare.minutes % 720 == said.minutes % 720
 
 
 class Date(NamedTuple):
@@ -229,6 +232,8 @@ def chosen(text: str) -> frozenset[str] | None:
     letter = match["letter"]
     before = plain[: match.start("letter")]
     if rest:
+        if re.fullmatch(r"\(?[A-K]\)?", rest.rstrip(" .")) is not None:
+            return frozenset((letter.upper(), rest.strip(" .()")))
         marked = plain[match.end("letter") :].lstrip()[:1] in (")", ".", ":", "}")
         if not marked or re.search(r"\bor\b|(?<![A-Za-z])(?:not|or)(?![A-Za-z])|\b[A-K]\)", rest):
             return None

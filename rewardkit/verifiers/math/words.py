@@ -91,8 +91,20 @@ def letters(text: str) -> list[str]:
     return _RUN.findall(_COMMAND.sub(" ", text))
 
 
+def without_fonts(text: str) -> str:
+    return _COMMAND.sub(" ", text)
+
+
 def is_short_word(text: str) -> bool:
     return text in _SHORT_WORDS
+
+
+_COMMON = frozenset(("the", "of", "is", "are", "not", "with", "for", "by", "at", "has"))
+
+
+def is_common(text: str) -> bool:
+    """Whether a word makes what it stands in a sentence."""
+    return text.casefold() in _COMMON
 
 
 def is_word(*forms: str) -> bool:
