@@ -80,7 +80,9 @@ def _marked(text: str, rules: tuple[Rule, ...], boxes: str) -> Span | None:
     if "boxed" in rules:
         boxed = _boxed(text, boxes)
         if boxed is not None:
-            return boxed
+            behind = text.rfind(boxed.text) + len(boxed.text) if boxed.text else -1
+            corrected = _corrected(text, behind) if behind > 0 else None
+            return corrected or boxed
     if "json" in rules:
         json = _json_answer(text)
         if json is not None:
@@ -107,7 +109,10 @@ def _corrected(text: str, at: int) -> Span | None:
     match = _CORRECTION.search(tail)
     if match is None or (match[1].strip("()").isalpha() and not match[1].strip("()").isupper()):
         return None
-    if match.start() and re.search(r"[.!?…,;\n—–-]\s*(?:but\s+|oh,?\s+)?$", tail[: match.start()], re.IGNORECASE) is None:
+    if (
+        match.start()
+        and re.search(r"[.!?…,;\n—–-]\s*(?:but\s+|oh,?\s+)?$", tail[: match.start()], re.IGNORECASE) is None
+    ):
         return None
     return Span(_bare(match[1].strip("$")), "answer phrase")
 
@@ -353,7 +358,10 @@ def _guessed(text: str, rules: tuple[Rule, ...]) -> Span | None:
     return _conclusion(line) or _last_number(text)
 
 
-_RANGE = lazily(r"\bbetween\s+\$?-?[\d.,]{1,20}%?\$?\s+and\s+\$?-?\d", re.IGNORECASE)
+_RANGE = lazily(
+    r"\bbetween\s+\$?-?[\d.,]{1,20}%?\$?\s+and\s+\$?-?\d|\b(?:are|is|from|need)\s+\d[\d.,]*\s*(?:-|–|to)\s*\d",
+    re.IGNORECASE,
+)
 
 
 _VALUE_BEFORE_WORDS = lazily(r"[^\W\d_]{2,}")

@@ -113,7 +113,7 @@ _WEEKDAY = lazily(r"^(?:mon|tues|wednes|thurs|fri|satur|sun)day,?\s+(?=\S)", re.
 
 def read_date(text: str) -> Date | None:
     """Read July 4, 4 July 2020, 2020-07-04, 7/4/2020, 7月4日."""
-    if not 6 <= len(text) <= 50 and "月" not in text:
+    if not 5 <= len(text) <= 50 and "月" not in text:
         return None
     if not any(char.isdigit() for char in text):
         return None
@@ -124,6 +124,9 @@ def read_date(text: str) -> Date | None:
             continue
         found = match.groupdict()
         month = _MONTHS.get(str(found["m"]).lower().rstrip("."), 0) or int(found["m"])
+        day = int(found.get("d") or 0)
+        if month > 12 >= day > 0 and "/" in text[:5]:
+            month, found["d"] = day, str(month)  # 25/12/1999
         date = Date(int(found.get("y") or 0), month, int(found.get("d") or 0))
         return date if 1 <= month <= 12 and date.day <= 31 else None
     return None

@@ -218,6 +218,12 @@ def number_in_words(text: str) -> str | None:
 
 
 def _han(text: str) -> str | None:
+    lower, parts, upper = text.partition("分之")
+    if parts:  # 四分之三, 百分之三十五
+        below, above = _han(lower) if lower != "百" else "100", _han(upper) if upper else None
+        if below is None or above is None or not (below.isdigit() and above.isdigit()):
+            return None
+        return f"{above}%" if below == "100" else f"{above}/{below}"
     total = group = 0
     used = 0
     for place, char in enumerate(text):
