@@ -16,30 +16,30 @@ CURRENCIES = {
 
 # Symbol: its size in the base unit, the base unit, other names (singular; a plural -s is understood).
 _UNITS: dict[str, tuple[str, str, str]] = {
-    "mm": ("1/1000", "m", "millimeter millimetre"),
-    "cm": ("1/100", "m", "centimeter centimetre"),
-    "m": ("1", "m", "meter metre"),
-    "km": ("1000", "m", "kilometer kilometre"),
+    "mm": ("1/1000", "m", "millimeter millimetre 毫米"),
+    "cm": ("1/100", "m", "centimeter centimetre 厘米 公分"),
+    "m": ("1", "m", "meter metre 米"),
+    "km": ("1000", "m", "kilometer kilometre 千米 公里"),
     "in": ("0.0254", "m", "inch inches"),
     "ft": ("0.3048", "m", "foot feet"),
     "yd": ("0.9144", "m", "yard"),
     "mi": ("1609.344", "m", "mile"),
     "mg": ("1/1000", "g", "milligram"),
-    "g": ("1", "g", "gram gm"),
-    "kg": ("1000", "g", "kilogram kilo"),
+    "g": ("1", "g", "gram gm 克"),
+    "kg": ("1000", "g", "kilogram kilo 千克 公斤"),
     "tonne": ("1000000", "g", ""),
     "lb": ("16", "oz", "pound"),
     "oz": ("1", "oz", "ounce"),
     "ms": ("1/1000", "s", "millisecond"),
-    "s": ("1", "s", "second sec"),
-    "min": ("60", "s", "minute"),
-    "h": ("3600", "s", "hour hr"),
+    "s": ("1", "s", "second sec 秒"),
+    "min": ("60", "s", "minute 分钟"),
+    "h": ("3600", "s", "hour hr 小时"),
     "day": ("86400", "s", ""),
     "week": ("604800", "s", "wk"),
     "month": ("1", "month", ""),
     "year": ("12", "month", "yr"),
-    "ml": ("1/1000", "l", "mL milliliter millilitre"),
-    "l": ("1", "l", "L liter litre"),
+    "ml": ("1/1000", "l", "mL milliliter millilitre 毫升"),
+    "l": ("1", "l", "L liter litre 升"),
     "cup": ("1/16", "gal", ""),
     "pt": ("1/8", "gal", "pint"),
     "qt": ("1/4", "gal", "quart"),
@@ -61,6 +61,10 @@ _UNITS: dict[str, tuple[str, str, str]] = {
     "kW": ("1000", "W", "kilowatt"),
     "N": ("1", "N", "newton"),
     "J": ("1", "J", "joule"),
+    "kJ": ("1000", "J", "kilojoule"),
+    "Pa": ("1", "Pa", "pascal"),
+    "kPa": ("1000", "Pa", "kilopascal"),
+    "mol": ("1", "mol", "mole"),
     "Hz": ("1", "Hz", "hertz"),
 }
 UNIT_NAMES = {name: symbol for symbol, (_, _, names) in _UNITS.items() for name in [symbol, *names.split()]}
@@ -77,7 +81,7 @@ _NO_UNITS_TEXT = (
     "five six seven eight nine ten eleven twelve hundred thousand million billion trillion sin cos tan "
     "bit no nor never either neither wrong incorrect false negative above below greater about around wait oder ou "
     "o ppm ppb permille half halves third fourth fifth sixth seventh eighth ninth tenth twelfth sixteenth hundredth "
-    "thousandth millionth approx approximately roughly score max maximum minimum"
+    "thousandth millionth approx approximately roughly fold nope score max maximum minimum"
 )
 _NO_UNITS = frozenset(_NO_UNITS_TEXT.split())
 # Words of unknown things: Latin letters (micro units too) behind a space, or Chinese, Japanese, Korean ones.

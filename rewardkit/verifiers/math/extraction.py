@@ -73,11 +73,16 @@ def _marked(text: str, rules: tuple[Rule, ...], boxes: str) -> Span | None:
         if found is None and "####" in text:
             found = _any_hash(text)
         if found is not None:
+            corrected = _corrected(text, found.start + len(found.text))
+            if corrected is not None:
+                return corrected
             return Span(_bare(found.text), "####", "" if found.text else "nothing stands behind ####")
     if "boxed" in rules:
         boxed = _boxed(text, boxes)
         if boxed is not None:
-            return boxed
+            behind = text.rfind(boxed.text) + len(boxed.text) if boxed.text else -1
+            corrected = _corrected(text, behind) if behind > 0 else None
+            return corrected or boxed
     if "json" in rules:
         json = _json_answer(text)
         if json is not None:
@@ -85,6 +90,31 @@ def _marked(text: str, rules: tuple[Rule, ...], boxes: str) -> Span | None:
     if "phrase" in rules:
         return _phrase(text)
     return None
+
+
+_CORRECTION = lazily(
+    r"(?:\b(?:wait|no|actually|sorry|oops|correction|scratch that|i mean|make that|hold on|rather)\b[\s,.!;:—–…-]*)+"
+    r"(?:(?:it|that|this|the answer)(?:\s+(?:is|should be|must be|would be)|'s|’s)\s+|make (?:it|that)\s+|"
+    r"should be\s+)?(?:actually\s+|rather\s+)?"
+    r"(\$[^$\n]{1,40}\$|-?[\d.,/]*\d%?|\(?[A-K]\)?(?![A-Za-z]))[\s.!*)]*$",
+    re.IGNORECASE,
+)
+
+
+def _corrected(text: str, at: int) -> Span | None:
+    """Return what the last words behind a stated answer put in its place: "Wait, it is 13."."""
+    tail = text[at:].rstrip()
+    if not 0 < len(tail) <= 300:
+        return None
+    match = _CORRECTION.search(tail)
+    if match is None or (match[1].strip("()").isalpha() and not match[1].strip("()").isupper()):
+        return None
+    if (
+        match.start()
+        and re.search(r"[.!?…,;\n—–-]\s*(?:but\s+|oh,?\s+)?$", tail[: match.start()], re.IGNORECASE) is None
+    ):
+        return None
+    return Span(_bare(match[1].strip("$")), "answer phrase")
 
 
 def _any_hash(text: str) -> Found | None:
@@ -234,6 +264,9 @@ def _phrase(text: str) -> Span | None:
             continue
         span = _first_statement(line)
         if span and _statable(span, colon):
+            corrected = _corrected(text, match.end())
+            if corrected is not None:
+                return corrected
             return Span(span, "answer phrase")
     return None
 
@@ -319,7 +352,16 @@ def _guessed(text: str, rules: tuple[Rule, ...]) -> Span | None:
         found = list(pattern.finditer(line))
         if found:
             return Span(found[-1][1], "conclusion")
+    between = _RANGE.search(line)
+    if between is not None and not any(map(str.isdigit, line[between.end() - 1 :].lstrip("-0123456789.,"))):
+        return Span("", "last number", "a range is no value")
     return _conclusion(line) or _last_number(text)
+
+
+_RANGE = lazily(
+    r"\bbetween\s+\$?-?[\d.,]{1,20}%?\$?\s+and\s+\$?-?\d|\b(?:are|is|from|need)\s+\d[\d.,]*\s*(?:-|–|to)\s*\d",
+    re.IGNORECASE,
+)
 
 
 _VALUE_BEFORE_WORDS = lazily(r"[^\W\d_]{2,}")

@@ -287,7 +287,7 @@ def _same_at_points(left: Expr, right: Expr, names: frozenset[str], whole: froze
         if real_agreed >= 6:
             break
     if real_agreed >= 2:
-        return Answer(True, "numeric points")
+        return _same_at_steps(left, right, names) or Answer(True, "numeric points")
     if complex_differ:
         return Answer(False, "numeric points", complex_differ)
     if complex_agreed + real_agreed >= 2:
@@ -295,6 +295,27 @@ def _same_at_points(left: Expr, right: Expr, names: frozenset[str], whole: froze
     if refused is not None:
         raise refused
     raise Unknown("no point at which both have a value")
+
+
+def _has_steps(expr: Any) -> bool:
+    return (isinstance(expr, Fn) and expr.name in ("floor", "ceil")) or any(map(_has_steps, children(expr)))
+
+
+def _same_at_steps(left: Expr, right: Expr, names: frozenset[str]) -> Answer | None:
+    """Compare rounding functions where they jump, too: at whole numbers and halves."""
+    if not _has_steps(left) and not _has_steps(right):
+        return None
+    mp = context(_DIGITS)
+    for start in (2, -3, mp.mpf(5) / 2, mp.mpf(-3) / 2, 0):
+        point = {name: mp.mpf(start) + place for place, name in enumerate(sorted(names))}
+        mine, theirs = Evaluator(point, _DIGITS), Evaluator(point, _DIGITS)
+        try:
+            first, second = mine.value(left), theirs.value(right)
+        except (Refused, ZeroDivisionError, NotReal):
+            continue
+        if not _near(first, second, max(mine.scale, theirs.scale), _DIGITS):
+            return Answer(False, "numeric points", f"they differ at {_shown(point)}")
+    return None
 
 
 def complex_symbols(expr: Any) -> frozenset[str]:

@@ -187,8 +187,47 @@ def closing(text: str, opening: int) -> int:
     return -1
 
 
+_HAN_LEAD = lazily(r"^\s*(?:答案|结果)\s*(?:是|为|:)+\s*(?=[-+\d\\$(\[])")
+_HAN_SIGN = lazily(r"^\s*负(?=\d)")
+_LEAD = lazily(r"^\s*(?:(?:the\s+)?(?:final\s+)?answer\s*(?:is|:|=)\s*)(?=[-+\d\\$(\[])", re.IGNORECASE)
+_SIGNED = lazily(r"^\s*(negative|minus|positive|plus or minus)\s+(?=(?:infinity|\d+(?:\.\d+)?)\.?\s*$)", re.IGNORECASE)
+_SIGNS = {"negative": "-", "minus": "-", "positive": "", "plus or minus": "\\pm "}
+_TAGGED = lazily(r"^\s*(?:<answer>([^<>]*)</answer>|\\begin\{equation\*?\}(.*)\\end\{equation\*?\})\s*$", re.DOTALL)
+
+
+def _led(text: str) -> str:
+    """Drop what only announces an answer, and write signs in words as signs."""
+    text = _TAGGED.sub(lambda match: match[1] or match[2] or "", text)
+    text = _SIGNED.sub(lambda match: _SIGNS[match[1].lower()], _LEAD.sub("", text))
+    return text.replace("+/-", "\\pm ") if "+/-" in text else text
+
+
+_HAN_SCALED = lazily(r"^\s*(-?\d{1,9}(?:\.\d{1,8})?)\s*([万亿])\s*\.?$")
+
+
+def _han(text: str) -> str:
+    """Drop "the answer is" in Chinese, and write 1.5万 as 15000."""
+    text = _HAN_SIGN.sub("-", _HAN_LEAD.sub("", text))
+    scaled = _HAN_SCALED.match(text)
+    if scaled is not None:
+        whole, _, part = scaled[1].partition(".")
+        places = 4 if scaled[2] == "万" else 8
+        if len(part) <= places:
+            return str(int(whole + part.ljust(places, "0")))
+    return text
+
+
+_GOES_ON = lazily(r"^([^A-Za-z]*,[^A-Za-z]*\d)\s*,?\s*\.{2,}(?=[\s$]*$)")
+
+
 def normalise(text: str) -> str:
     """Return the one form in which an answer is read."""
-    text = unwrap(fold(text))
+    text = fold(text)
+    if text.rstrip("$ ").endswith("..") and "," in text:
+        text = _GOES_ON.sub(r"\1,\\ldots", text)
+    if not text.isascii():
+        text = _han(text)
+    text = _led(text)
+    text = unwrap(text)
     plain = strip_layout(text)
     return unwrap(plain) if plain != text else plain

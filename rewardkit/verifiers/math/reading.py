@@ -27,10 +27,11 @@ _GLUED = lazily(r"[\d)}]\s?[A-Za-z]$")
 # Behind a whole number (not behind 1, 2, 3) an ellipsis; a question mark, an operator, an underscore; struck out.
 _UNFINISHED = lazily(
     r"[^.,]*(?:,[^.,]*)?[\d)}]\s*(?:,\s*)?(?:\.{2,}|…|\\l?dots)\s*\$?|[^A-Za-z\u3040-\u9fff]*[?？][!?！？\s]*\$?"
-    r"|.*[^*×]\s*[×÷]\s*\$?|[^_]*\d_\s*\$?|\s*~~.*~~\s*",
+    r"|.*[^*×]\s*[×÷]\s*\$?|[^A-Za-z]*\d\s*:[^A-Za-z]*:\s*\$?|[^_]*\d_\s*\$?|\s*~~.*~~\s*",
     re.DOTALL,
 )
-_MAYBE_UNFINISHED = frozenset(".…?？！!×÷_~s$ ")
+_MAYBE_UNFINISHED = frozenset(".…?？！!×÷_~s$ :")
+_NO_ITEM = lazily(r"[\d)}\]]\s*,\s*,\s*[-+\d({\[\\]")
 _GLUED_TWO = lazily(r"^-?[\d.]+[A-Za-z]{1,2}$")
 
 
@@ -44,6 +45,8 @@ class Reading:
             check_size(text)
             if text[-1:] in _MAYBE_UNFINISHED and len(text) <= 200 and _UNFINISHED.fullmatch(text) is not None:
                 raise Refused("it is unfinished, in doubt, or struck out")
+            if ",," in text.replace(" ", "") and _NO_ITEM.search(text) is not None:
+                raise Refused("an item of the list is missing")
         except Refused as problem:
             self.problem = problem
 

@@ -37,6 +37,8 @@ def read_clock(text: str) -> Clock | None:
         return None
     hour, minute, second = int(match[1]), int(match[2] or 0), int(match[3] or 0)
     half = (match[4] or "").lower()
+    if match[2] is None and re.search(r"[AP]m", text) is not None:
+        return None  # 5 Pm are petametres
     if hour > 24 or minute > 59 or second > 59 or (half and not 1 <= hour <= 12):
         return None
     if half:
@@ -60,7 +62,8 @@ def same_clock(mine: Clock, theirs: Clock) -> bool:
     if not mine.half and not theirs.half:
         return False
     said, bare = (mine, theirs) if mine.half else (theirs, mine)
-    return bare.minutes < 13 * 60 and bare.minutes % 720 == said.minutes % 720
+    # 0:30 and 13:30 say their half themselves
+    return 60 <= bare.minutes < 13 * 60 and bare.minutes % 720 == said.minutes % 720
 
 
 class Date(NamedTuple):
@@ -110,7 +113,7 @@ _WEEKDAY = lazily(r"^(?:mon|tues|wednes|thurs|fri|satur|sun)day,?\s+(?=\S)", re.
 
 def read_date(text: str) -> Date | None:
     """Read July 4, 4 July 2020, 2020-07-04, 7/4/2020, 7月4日."""
-    if not 6 <= len(text) <= 50 and "月" not in text:
+    if not 5 <= len(text) <= 50 and "月" not in text:
         return None
     if not any(char.isdigit() for char in text):
         return None
@@ -121,6 +124,9 @@ def read_date(text: str) -> Date | None:
             continue
         found = match.groupdict()
         month = _MONTHS.get(str(found["m"]).lower().rstrip("."), 0) or int(found["m"])
+        day = int(found.get("d") or 0)
+        if month > 12 >= day > 0 and "/" in text[:5]:
+            month, found["d"] = day, str(month)  # 25/12/1999
         date = Date(int(found.get("y") or 0), month, int(found.get("d") or 0))
         return date if 1 <= month <= 12 and date.day <= 31 else None
     return None
@@ -229,6 +235,8 @@ def chosen(text: str) -> frozenset[str] | None:
     letter = match["letter"]
     before = plain[: match.start("letter")]
     if rest:
+        if re.fullmatch(r"\(?[A-K]\)?", rest.rstrip(" .")) is not None:
+            return frozenset((letter.upper(), rest.strip(" .()")))
         marked = plain[match.end("letter") :].lstrip()[:1] in (")", ".", ":", "}")
         if not marked or re.search(r"\bor\b|(?<![A-Za-z])(?:not|or)(?![A-Za-z])|\b[A-K]\)", rest):
             return None

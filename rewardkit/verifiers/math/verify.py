@@ -134,6 +134,7 @@ def _other_readings(mine: Reading, gold: Reading, policy: Policy) -> Answer | No
     return None
 
 
+_FORMULA = frozenset("\\=^_+")
 _CHOICES = frozenset("abcde")
 
 
@@ -144,6 +145,14 @@ def _same_case(mine: Reading, gold: Reading) -> bool:
     first, second = words.letters(mine.plain), words.letters(gold.plain)
     if [one.casefold() for one in first] != [one.casefold() for one in second]:
         return True  # other spellings of one word: Mon, Monday
+    bare = words.without_fonts(mine.plain + gold.plain)
+    if (
+        len(first) > 1
+        and not _FORMULA.intersection(bare)
+        and any(words.is_common(one) or words.is_word(one) for one in first)
+    ):  # a sentence
+        rest = zip(first[1:], second[1:], strict=True)
+        return all(one == other or len(one) > 1 for one, other in rest)
     return all(one == other or words.is_word(one, other) for one, other in zip(first, second, strict=True))
 
 

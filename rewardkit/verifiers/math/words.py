@@ -91,8 +91,20 @@ def letters(text: str) -> list[str]:
     return _RUN.findall(_COMMAND.sub(" ", text))
 
 
+def without_fonts(text: str) -> str:
+    return _COMMAND.sub(" ", text)
+
+
 def is_short_word(text: str) -> bool:
     return text in _SHORT_WORDS
+
+
+_COMMON = frozenset(("the", "of", "is", "are", "not", "with", "for", "by", "at", "has"))
+
+
+def is_common(text: str) -> bool:
+    """Whether a word makes what it stands in a sentence."""
+    return text.casefold() in _COMMON
 
 
 def is_word(*forms: str) -> bool:
@@ -206,6 +218,12 @@ def number_in_words(text: str) -> str | None:
 
 
 def _han(text: str) -> str | None:
+    lower, parts, upper = text.partition("分之")
+    if parts:  # 四分之三, 百分之三十五
+        below, above = _han(lower) if lower != "百" else "100", _han(upper) if upper else None
+        if below is None or above is None or not (below.isdigit() and above.isdigit()):
+            return None
+        return f"{above}%" if below == "100" else f"{above}/{below}"
     total = group = 0
     used = 0
     for place, char in enumerate(text):
