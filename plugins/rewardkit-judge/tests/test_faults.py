@@ -37,7 +37,7 @@ ONCE: list[tuple[str, Step]] = [
 
 
 def ask(judge: Judge, text: str = "It is 4.", **options: Any) -> Score:
-    given = {"base_url": judge.base_url, "model": "m", "timeout": 0.4, "retries": 1} | options
+    given = {"base_url": judge.base_url, "model": "m", "timeout": 1.0, "retries": 1} | options
     return score_text(reference.with_options(**given), text, reference="4", prompt="2 + 2?")
 
 
