@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,16 @@ from rewardkit.errors import SandboxUnavailable
 from rewardkit.sandbox import LEVELS, Level, Limits, Sandbox, SandboxDied, available, host, reasons, self_test
 
 ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def temporary_folders_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What is left behind is counted; folders that other processes make meanwhile are none of it."""
+    with tempfile.TemporaryDirectory(prefix="of-one-test-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        os.chmod(folder, 0o1777)  # other users run programs here too
+        monkeypatch.setenv("TMPDIR", folder)
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield
 
 
 def descendants(pid: int) -> set[int]:
@@ -180,7 +190,7 @@ def test_the_servers_death_is_told_and_the_next_run_starts_another(level: Level,
 
 
 def work_folders() -> set[str]:
-    return {name for name in os.listdir("/tmp") if name.startswith("rewardkit-")}
+    return {name for name in os.listdir(tempfile.gettempdir()) if name.startswith("rewardkit-")}
 
 
 def test_many_threads_share_a_sandbox(strict: Sandbox) -> None:
