@@ -92,6 +92,7 @@ class Outcome:
     folder: Path
     stopped: str = ""
     reused: int = 0
+    repeated: int = 0  # not in the summary: how many there are depends on where a run was resumed
     notices: list[str] = field(default_factory=list)
     traces: dict[str, str] = field(default_factory=dict)
 
@@ -136,7 +137,6 @@ class _Run:
         self.failures = _Failures(plan.max_error_rate)
         self.followed: FollowedSource | None = None
         self.outcome: Outcome
-        self.repeated = 0
 
     def go(self) -> Outcome:
         plan = self.plan
@@ -194,14 +194,7 @@ class _Run:
             folder.config["input"] |= {"bytes": identity.bytes, "sha256": identity.sha256}
             folder.write_config()
         outcome.summary = self._summary(folder.config, records)
-        outcome.notices = outcome.summary["notices"] = notices(outcome.summary, outcome.summary["input"])
-        outcome.summary["warnings"] = warnings(outcome.summary, outcome.summary["input"])
-        if self.repeated:  # on the screen alone: how many there are depends on where a run was resumed
-            verb = "completion was" if self.repeated == 1 else "completions were"
-            outcome.notices = [
-                *outcome.notices,
-                f"{self.repeated:,} {verb} the same as another and judged once with it",
-            ]
+        outcome.notices = outcome.summary["notices"]
         for bad in records.bad:
             folder.log("bad row", **_bad_line(bad))
         folder.discard("scores.jsonl.earlier")
@@ -222,7 +215,7 @@ class _Run:
                     self.outcome.stopped = self.failures.verdict(final=False)
                     if self.outcome.stopped:
                         return
-            self.repeated = engine.repeated
+            self.outcome.repeated = engine.repeated
         self._refuse_bad(records)
         self.outcome.stopped = self.failures.verdict(final=True)
 
@@ -321,8 +314,6 @@ class _Run:
 
     def _redraw(self, records: Records, folder: RunFolder) -> None:
         summary = self._summary(folder.config, records)
-        summary["notices"] = notices(summary, summary["input"])
-        summary["warnings"] = warnings(summary, summary["input"])
         folder.write("summary.json", summary_text(summary))
         self.observer.redraw(summary)
 
@@ -386,7 +377,7 @@ class _Run:
             self.observer.raised(name, score)
 
     def _summary(self, config: dict[str, Any], records: Records) -> dict[str, Any]:
-        return {
+        summary = {
             "schema": SCHEMA,
             "input": config["input"]
             | {
@@ -404,6 +395,9 @@ class _Run:
             "stopped": self.outcome.stopped or None,
             "models": self.summary.to_dict(),
         }
+        summary["notices"] = notices(summary, summary["input"])
+        summary["warnings"] = warnings(summary, summary["input"])
+        return summary
 
 
 def _bad_line(bad: BadRow) -> dict[str, Any]:

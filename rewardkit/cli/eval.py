@@ -311,6 +311,9 @@ def _print(outcome: Outcome, stream: Any, *, as_json: bool, quiet: bool) -> None
         _echo(render_summary(outcome.summary, width=width, color=color, run=path_text(outcome.folder)), stream, color)
     if outcome.reused:
         _echo(f"resumed: {outcome.reused:,} completions were taken over from the earlier run", stream)
+    if outcome.repeated:
+        verb = "completion was" if outcome.repeated == 1 else "completions were"
+        _echo(f"{outcome.repeated:,} {verb} the same as another and judged once with it", stream)
     folder = visible(path_text(outcome.folder), limit=300)
     _echo(f"{folder}/   summary.json   scores.jsonl   config.toml", stream)
 
