@@ -1,7 +1,7 @@
 """Write the generated pages.
 
 `docs/cli.md` comes from the help pages, `docs/builtin.md` from what `rewardkit show` prints, `docs/losses.md` from the
-tables of `trainer_backend`, which needs torch.
+tables of `trainer_backend`, which needs torch, `docs/train_options.md` from the fields of its configuration.
 
 python docs/generate.py            # write them
 python docs/generate.py --check    # exit code 1 when a page is out of date
@@ -75,6 +75,28 @@ def losses_page() -> str:
         methods=_table(
             ["method", "advantage", "source", "when"],
             [[f"`{name}`", f"`{method.formula}`", method.source, method.use] for name, method in METHODS.items()],
+        ),
+    )
+
+
+def train_options_page() -> str:
+    """Return all keys of a training file, and what settings of other trainers are called here."""
+    from trainer_backend.config import field_docs
+    from trainer_backend.foreign import FOREIGN
+
+    tables: dict[str, list[list[str]]] = {}
+    for one in field_docs():
+        key = f"`{one.key}`" + ("" if one.field == one.key else f" (`{one.field}`)")
+        if one.table == "reward":
+            tables["reward"] = [["`total`, and any name (`reward`)", "formula, or a reward as a table", "", one.doc]]
+            continue
+        tables.setdefault(one.table, []).append([key, one.type, f"`{one.default}`" if one.default else "", one.doc])
+    head = ["key", "value", "default", "meaning"]
+    return HEAD + TRAIN_OPTIONS.format(
+        tables="\n\n".join(f"### [{name}]\n\n{_table(head, rows)}" for name, rows in tables.items()),
+        foreign=_table(
+            ["there", "of", "here", "how"],
+            [[f"`{one.name}`", one.source, f"`{one.here}`" if one.here else "", one.how] for one in FOREIGN],
         ),
     )
 
@@ -170,11 +192,85 @@ reason (unscored, single, no_spread, fewer_than_k).
 {methods}
 """
 
+TRAIN_OPTIONS = """\
+# The training file
+
+What `rewardkit train FILE` reads: TOML, in the tables below. Paths in it are relative to the file's own folder. In
+Python the same names are the fields of `trainer_backend.GRPOConfig`, flat; where a field is called otherwise than the
+key, its name stands behind it.
+
+```toml title="train.toml"
+[model]
+name = "Qwen/Qwen2.5-1.5B-Instruct"
+load_in_4bit = true
+
+[data]
+train = "train.jsonl"        # one object a line, with a prompt (or question, problem, …) and whatever the rewards need
+eval = "held_out.jsonl"
+chat = true
+
+[reward]
+total = "gsm8k + 0.1*think_format"
+format = "think_format"      # a metric: it is logged and never trains
+
+[grpo]
+max_steps = 400
+learning_rate = 5e-5
+```
+
+```python
+from trainer_backend.config import read_training_file
+
+config = read_training_file("train.toml", ["grpo.max_steps=20"])
+assert (config.max_steps, config.prompts_per_step, config.num_generations) == (20, 4, 8)
+assert config.train.is_absolute() and list(config.reward) == ["total", "format"]
+```
+
+- `--set table.key=value` replaces a setting; the value is TOML, or else text: `--set grpo.max_steps=20`,
+  `--set rollout.sampling.stop='["\\n"]'`, `--set reward.total='2*gsm8k'`. Its paths are relative to where you are.
+- A key that does not exist is refused with the nearest one, or with what that setting of TRL or Unsloth is called
+  here. So is a setting that would do nothing beside the others.
+- The run's folder keeps all settings, the defaults too, in `config.toml`, which is a training file itself.
+
+## How many completions make a step
+
+A process trains on `per_device_train_batch_size` times `gradient_accumulation_steps` completions a step, in whole
+groups of `num_generations`. Where that does not divide, the accumulation is raised to the least that does, and the
+run says so:
+
+| `per_device_train_batch_size` | `num_generations` | a step is |
+| --- | --- | --- |
+| 32 | 8 | 4 prompts of 8 |
+| 6 | 4 | 12 completions, 3 prompts of 4, by 2 accumulation steps |
+| 1 | 8 | 8 completions, 1 prompt of 8, by 8 accumulation steps |
+| any | 1 | refused: nothing to compare with, unless `advantage = "reinforce_pp"` |
+
+It is no matter of memory: a step is cut into micro-steps of `token_budget` tokens, whatever its size.
+
+## All keys
+
+{tables}
+
+## Coming from TRL or Unsloth
+
+These mean the same under the same name: `num_generations`, `per_device_train_batch_size`,
+`gradient_accumulation_steps`, `max_steps`, `num_train_epochs`, `max_completion_length`, `max_prompt_length`,
+`temperature`, `top_p`, `top_k`, `min_p`, `repetition_penalty`, `learning_rate`, `lr_scheduler_type`, `warmup_steps`,
+`optim`, `weight_decay`, `adam_beta1`, `adam_beta2`, `adam_epsilon`, `max_grad_norm`, `beta`, `loss_type`, `epsilon`,
+`epsilon_high`, `delta`, `importance_sampling_level`, `scale_rewards`, `num_iterations`, `mask_truncated_completions`,
+`top_entropy_quantile`, `entropy_coef`, `vllm_importance_sampling_correction`, `vllm_importance_sampling_mode` and its
+bounds, `shuffle_dataset`, `seed`, `save_steps`, `save_total_limit`, `logging_steps`, `report_to`, `load_in_4bit`,
+`lora_alpha`, `lora_dropout`, `target_modules`, `r`. Their defaults are the table's above; they differ from TRL's
+where a reason stands there. What is called otherwise, or is not needed:
+
+{foreign}
+"""
+
 EXIT_CODES = """\
 | exit code | meaning |
 | --- | --- |
 | 0 | done, whatever the scores are |
-| 1 | a bar that was asked for was missed (`--fail-under`, `--max-error-rate`) |
+| 1 | a bar that was asked for was missed (`--fail-under`, `--max-error-rate`, `--require-learning`) |
 | 2 | usage, configuration or input is wrong, or a plugin that was named does not load |
 | 3 | stopped because a reward failed on more than 5 % of its rows or broke its contract; results are kept |
 | 130 | interrupted; `--resume` goes on |
@@ -186,7 +282,14 @@ An error is one message on standard error that says where, what was wanted, what
 def main() -> int:
     """Write the pages, or check them."""
     stale = []
-    for name, text in (("cli.md", cli_page()), ("builtin.md", builtin_page()), ("losses.md", losses_page())):
+    pages = {
+        "cli.md": cli_page,
+        "builtin.md": builtin_page,
+        "losses.md": losses_page,
+        "train_options.md": train_options_page,
+    }
+    for name, page in pages.items():
+        text = page()
         path = DOCS / name
         if path.exists() and path.read_text(encoding="utf-8") == text:
             continue

@@ -157,8 +157,15 @@ def rewardkit_readers(register: Register) -> None:
 
 
 @hookimpl
+def rewardkit_backends(register: Register) -> None:
+    register("grpo", "trainer_backend.backend:run_file", "GRPO with LoRA, on one machine")
+
+
+@hookimpl
 def rewardkit_commands(register: Register) -> None:
     register("eval", "rewardkit.cli.eval:command", "Score saved generations with one or more rewards.")
+    register("train", "rewardkit.cli.train:command", "Train a model with rewards, by GRPO.")
+    register("plot", "rewardkit.cli.plot:command", "Draw the curves of a training run.")
     register("list", "rewardkit.cli.list:command", "List rewards, verifiers, readers and backends.")
     register("compare", "rewardkit.cli.compare:command", "Compare two runs, or two rewards on the same completions.")
     register("merge", "rewardkit.cli.merge:command", "Put the shards of one run together (eval --shard i/n).")

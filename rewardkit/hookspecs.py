@@ -51,7 +51,7 @@ def rewardkit_readers(register: Register) -> None:
 
 @hookspec
 def rewardkit_backends(register: Register) -> None:
-    """Register training backends: the target is called with the path of a training file."""
+    """Register training backends: targets follow `rewardkit.training.Backend`."""
 
 
 @hookspec

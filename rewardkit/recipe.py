@@ -129,12 +129,27 @@ def read_toml(path: Path, registry: Registry) -> dict[str, Reward]:
         raise UsageError(
             f'{path} has no [reward] table; write [reward] and below it total = "gsm8k + 0.1*think_format"'
         )
+    try:
+        return from_table(table, registry, base=path.parent)
+    except RewardkitError as problem:
+        raise type(problem)(f"{path}: {problem}") from None
+
+
+def from_table(
+    table: Mapping[str, Any], registry: Registry | None = None, *, base: Path | None = None
+) -> dict[str, Reward]:
+    """Read the entries of a `[reward]` table: a formula, a whole unquoted path, or the data form.
+
+    Raises:
+        RewardkitError: Whatever `parse` and `from_data` raise; the message begins with the key.
+    """
+    registry = registry or load_plugins().registry
     columns = {}
     for name, value in table.items():
         try:
-            columns[name] = _from_toml(value, registry, path.parent)
+            columns[name] = _from_toml(value, registry, base or Path())
         except RewardkitError as problem:
-            raise type(problem)(f"{path}: reward.{name}: {problem}") from None
+            raise type(problem)(f"reward.{name}: {problem}") from None
     return columns
 
 

@@ -11,6 +11,10 @@ class TensorError(UsageError):
     """A tensor has another shape, dtype or content than a formula needs; the message names it."""
 
 
+class ConfigError(UsageError):
+    """A setting of a training run is wrong; the message names its table and key."""
+
+
 def unknown(what: str, name: str, known: Iterable[str]) -> UnknownName:
     """Return the error for a name that a table lacks, with the nearest one and all there are."""
     names = list(known)

@@ -1,0 +1,58 @@
+"""What `rewardkit train` hands to a training backend, and what it expects back.
+
+A backend is registered by the hook `rewardkit_backends`. Its target is imported when somebody trains, and called with
+the path of a training file and with these options; it reads and checks the file itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """What was said on the command line.
+
+    Attributes:
+        check: Look at sizes, memory, and a few prompts, and train nothing.
+        resume: The folder of a run to go on with.
+        force: Train although the check says that nothing can be learned.
+        allow_change: Resume although settings have changed.
+        require_learning: Return 1 when nothing was learned.
+        overwrite: Start again in a folder that has a run.
+        output: The run's folder; None: what the file says.
+        set: Settings that replace those of the file, each `table.key=value`.
+        quiet: Print one line, at the end.
+    """
+
+    check: bool = False
+    resume: Path | None = None
+    force: bool = False
+    allow_change: bool = False
+    require_learning: bool = False
+    overwrite: bool = False
+    output: Path | None = None
+    set: tuple[str, ...] = ()
+    quiet: bool = False
+
+
+class Backend(Protocol):
+    """A training backend: the target of an entry of `rewardkit_backends`."""
+
+    def __call__(self, path: Path, options: TrainOptions, /) -> int:
+        """Train as a file says.
+
+        Args:
+            path: The training file; it exists.
+            options: All else.
+
+        Returns:
+            The exit code: 0 done; 1 a bar that was asked for was missed (`require_learning`); 3 stopped because a
+            reward failed; 130 interrupted, to be resumed.
+
+        Raises:
+            RewardkitError: Whatever is wrong with the file, the data or the machine, in one sentence.
+        """
+        ...

