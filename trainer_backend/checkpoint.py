@@ -211,9 +211,24 @@ def save(
         CheckpointError: It cannot be written, because the disk is full for example. The one before stays as it was.
     """
     place = run / FOLDER / f"step-{step}"
-    if _damage(place) is None:
-        _link(run, place)
-        return place
+    if _damage(place) is not None:
+        _write(run, step, place, save_adapter, optimizer, scheduler, progress or Progress(), random_states)
+    _link(run, place)
+    _prune(place.parent, step, keep)
+    return place
+
+
+def _write(
+    run: Path,
+    step: int,
+    place: Path,
+    save_adapter: Callable[[Path], object],
+    optimizer: torch.optim.Optimizer | None,
+    scheduler: torch.optim.lr_scheduler.LRScheduler | None,
+    progress: Progress,
+    random_states: Sequence[RandomState] | None,
+) -> None:
+    """Write a checkpoint beside its place, then put it there."""
     temporary = place.with_name(place.name + ".new")
     with _explained(run, step):
         _clear(temporary)
@@ -225,7 +240,7 @@ def save(
             {name: None if part is None else part.state_dict() for name, part in parts.items()},
         )
         _write_tensors(temporary / "random.pt", list(random_states or [random_state()]))
-        _write_json(temporary / "state.json", _as_dict(progress or Progress()))
+        _write_json(temporary / "state.json", _as_dict(progress))
         files = {_relative(path, temporary): _sealed(path) for path in _files(temporary)}
         manifest = {"schema": SCHEMA, "step": step, "versions": {"torch": torch.__version__}, "files": files}
         _write_json(temporary / _MANIFEST, manifest)
@@ -234,9 +249,6 @@ def save(
         _clear(place)  # a damaged one of this step
         os.replace(temporary, place)
         _sync(place.parent)
-    _link(run, place)
-    _prune(place.parent, step, keep)
-    return place
 
 
 def discard_after(run: Path, step: int) -> None:

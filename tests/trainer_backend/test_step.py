@@ -8,6 +8,7 @@ import gc
 import math
 import random
 import resource
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -440,6 +441,12 @@ def test_no_tensor_has_the_size_of_rows_times_vocabulary() -> None:
     assert 0 < seen.numel < 8 * 30 * 20_011 / 2
 
 
+def resident_kib() -> int:
+    """The memory of this process in KiB; 0 where the system does not say."""
+    statm = Path("/proc/self/statm")
+    return int(statm.read_text().split()[1]) * resource.getpagesize() // 1024 if statm.exists() else 0
+
+
 def test_200_steps_need_no_more_memory_than_60() -> None:
     policy = tiny_policy("llama", torch.float32)
     optimizer = build_optimizer("adamw_torch", policy.trained, learning_rate=1e-4)
@@ -450,13 +457,14 @@ def test_200_steps_need_no_more_memory_than_60() -> None:
         update(policy, make_rows(at % 7), optimizer, scheduler, how)
         if at % 20 == 19:
             gc.collect()
+            resident.append(resident_kib())
             alive = gc.get_objects()
             tensors.append(sum(issubclass(type(thing), torch.Tensor) for thing in alive))
             objects.append(len(alive))
-            resident.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+            del alive  # a list of everything that lives is itself large
     assert max(tensors[3:]) <= tensors[2], "tensors are left behind"
     assert objects[-1] - objects[2] < 140, "less than one object a step"
-    assert resident[-1] - resident[2] < 20_000, "KiB in 140 steps"
+    assert resident[-1] - resident[2] < 20_000, "KiB in 140 steps; 50 in 300 steps were seen without the lists above"
 
 
 def test_float16_gradients_are_not_lost_to_its_small_range() -> None:

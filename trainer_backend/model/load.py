@@ -271,6 +271,7 @@ def load_base(
         ModelError: They cannot be read.
         MissingExtra: bitsandbytes is needed and absent.
     """
+    from safetensors import SafetensorError
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
     options: dict[str, Any] = {"dtype": dtype, **source.options}
@@ -299,7 +300,7 @@ def load_base(
         kind = AutoModelForImageTextToText
     try:
         model = kind.from_pretrained(source.place, **options)
-    except (OSError, ValueError, RuntimeError, KeyError, ImportError) as error:
+    except (OSError, ValueError, RuntimeError, KeyError, ImportError, SafetensorError) as error:
         raise ModelError(f"{name}: the weights cannot be read ({adapter.first_line(error)})") from error
     if source.gguf is not None:
         return plain(model, dtype).to(device)

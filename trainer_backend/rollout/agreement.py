@@ -46,9 +46,9 @@ class Agreement:
         """Return what to say about it, for the run's log."""
         found = f"{self.mean_abs:.2g} nats a token over {self.tokens:,} tokens (largest {self.max_abs:.2g})"
         if not self.stale(dtype):
-            return f"{sampler} samples from adapter version {version}: its log-probs differ from the trainer's by {found}"
+            return f"{sampler} samples from adapter {version}: its log-probs differ from the trainer's by {found}"
         return (
-            f"{sampler} does not sample from adapter version {version}: its log-probs differ from the trainer's by {found},"
+            f"{sampler} does not sample from adapter {version}: its log-probs differ from the trainer's by {found},"
             f" more than {MEAN_LIMIT[dtype]:g} that rounding in {str(dtype).removeprefix('torch.')} explains"
         )
 

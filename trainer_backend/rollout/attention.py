@@ -1,7 +1,7 @@
 """Attention of single tokens with fewer key heads than query heads, without repeating the keys.
 
-transformers repeats keys and values for every query head when there is a mask. A decoding step has one query a row, so the
-query heads that share a key head can stand where several queries of that head would.
+transformers repeats keys and values for every query head when there is a mask. A decoding step has one query a row, so
+the query heads that share a key head can stand where several queries of that head would.
 """
 
 from __future__ import annotations

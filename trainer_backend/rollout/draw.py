@@ -51,7 +51,7 @@ class Drawn:
 
 
 def greedy(logits: torch.Tensor, rows: Sequence[int]) -> Drawn:
-    """Return the likeliest token of each of `rows` of the logits [_, vocabulary]; with its log-prob as the model has it."""
+    """Return the likeliest token of each of `rows` of the logits [_, vocabulary], and its log-prob in them."""
     best, at = logits.max(1)
     logps = (best - torch.logsumexp(logits, 1)).tolist()
     tokens = at.tolist()
@@ -85,7 +85,7 @@ def draw(logits: torch.Tensor, rows: Sequence[int], uniforms: torch.Tensor) -> D
 
 
 def _below(value: torch.Tensor, limit: torch.Tensor) -> torch.Tensor:
-    """Return `value` inside [0, limit): what rounding carries over the end stays on the last token that has any mass."""
+    """Return `value` inside [0, limit): what rounding carries over the end stays on the last token with any mass."""
     return torch.minimum(value.clamp(min=0.0), torch.nextafter(limit, torch.zeros_like(limit)))
 
 

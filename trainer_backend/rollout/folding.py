@@ -31,7 +31,7 @@ class Folded:
                 if isinstance(layer, LoraLayer):
                     self._places.append((parent, child, _checked(f"{name}.{child}", layer), _plain(layer)))
         if not self._places:
-            raise UsageError(f"{type(model).__name__} has no LoRA layer whose adapter could be folded; sample without fold")
+            raise UsageError(f"{type(model).__name__} has no LoRA layer that could be folded; sample without fold")
         self.refresh()
 
     @torch.no_grad()
@@ -55,7 +55,9 @@ class Folded:
         for parent, child, _, plain in self._places:
             parent._modules[child] = plain
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for parent, child, lora, _ in self._places:
             parent._modules[child] = lora
 
@@ -63,7 +65,7 @@ class Folded:
 def _checked(name: str, layer: LoraLayer) -> LoraLinear:
     base = layer.get_base_layer()
     if type(layer) is not LoraLinear or type(base) is not nn.Linear or not base.weight.is_floating_point():
-        raise UsageError(f"{name}: only a plain linear layer can be folded, got {type(base).__name__}; sample without fold")
+        raise UsageError(f"{name}: a plain linear layer can be folded, not {type(base).__name__}; sample without fold")
     if any(layer.use_dora.values()) or layer.merged:
         raise UsageError(f"{name}: an adapter with DoRA, or one that is merged, cannot be folded; sample without fold")
     return layer

@@ -1,7 +1,7 @@
 """How to sample: the settings that every sampler knows, and the further ones that each takes by its own names.
 
-What the trainer decides itself (how many completions, their seeds, log-probs) cannot be set; a name that nobody knows is
-refused with the nearest one. Nothing is dropped silently.
+What the trainer decides itself (how many completions, their seeds, log-probs) cannot be set; a name that nobody knows
+is refused with the nearest one. Nothing is dropped silently.
 """
 
 from __future__ import annotations
@@ -114,9 +114,8 @@ class SamplingOptions:
     @property
     def reshapes(self) -> bool:
         """Whether tokens are drawn from another distribution than the softmax of logits over temperature."""
-        return bool(
-            self.top_k or self.top_p < 1.0 or self.min_p or self.repetition_penalty != 1.0 or self.given.get("min_tokens")
-        )
+        truncated = self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0
+        return truncated or self.repetition_penalty != 1.0 or bool(self.given.get("min_tokens"))
 
 
 @dataclass(frozen=True)
@@ -148,7 +147,7 @@ def ends_of(options: SamplingOptions, eos_ids: Iterable[int]) -> Ends:
         if name not in PLAIN:
             raise UnknownName(
                 f"rollout.sampling: the transformers sampler has no {name!r}{nearest(name, PLAIN) or ';'} It has"
-                f" {', '.join(PLAIN)}; everything else of vLLM's SamplingParams needs rollout.engine = \"vllm\""
+                f' {", ".join(PLAIN)}; everything else of vLLM\'s SamplingParams needs rollout.engine = "vllm"'
             )
     ignore, least = given.get("ignore_eos", False), given.get("min_tokens", 0)
     if not isinstance(ignore, bool):

@@ -52,9 +52,7 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers has no t
         self.is_initialized = True
 
     def _storage(self, like: torch.Tensor) -> torch.Tensor:
-        return torch.zeros(
-            self.slots, like.shape[1], self.columns, like.shape[3], dtype=like.dtype, device=like.device
-        )
+        return torch.zeros(self.slots, like.shape[1], self.columns, like.shape[3], dtype=like.dtype, device=like.device)
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
@@ -101,21 +99,26 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers has no t
 
 
 class SlotCache(Cache):  # type: ignore[misc]  # transformers has no types
-    """A cache of `layers` layers; its slots 0 to `used` are sequences, one after the other without a hole."""
+    """A cache of `layers` layers that never grows beyond `most` slots and columns by itself."""
 
-    def __init__(self, layers: int) -> None:
+    def __init__(self, layers: int, most: tuple[int, int]) -> None:
         self.window = Window()
         super().__init__(layers=[SlotLayer(self.window, 0, 0) for _ in range(layers)])
         self.slots = self.columns = 0
+        self._most = most
 
     def reserve(self, slots: int, columns: int) -> None:
         """Make room for so many rows and columns."""
         if slots <= self.slots and columns <= self.columns:
             return
-        self.slots = max(slots, int(self.slots * GROWTH)) if slots > self.slots else self.slots
-        self.columns = max(columns, int(self.columns * GROWTH)) if columns > self.columns else self.columns
+        self.slots = self._grown(self.slots, slots, self._most[0])
+        self.columns = self._grown(self.columns, columns, self._most[1])
         for layer in self.layers:
             layer.grow(self.slots, self.columns)
+
+    @staticmethod
+    def _grown(now: int, wanted: int, most: int) -> int:
+        return now if wanted <= now else max(wanted, min(int(now * GROWTH), most))
 
     def write_prompts(self, first: int, rows: int, start: int, tokens: int) -> None:
         """Let the next pass write `tokens` columns from `start` on in slots `first` to `first + rows`."""

@@ -32,7 +32,7 @@ from trainer_backend.rollout.attention import single_queries
 from trainer_backend.rollout.draw import Drawn, draw, greedy, processors
 from trainer_backend.rollout.folding import Folded
 from trainer_backend.rollout.logits import head_logits
-from trainer_backend.rollout.options import Ends, SamplingOptions, ends_of
+from trainer_backend.rollout.options import SamplingOptions, ends_of
 from trainer_backend.rollout.slots import SlotCache
 from trainer_backend.rollout.types import FinishReason, Rollout, Sampled
 
@@ -65,8 +65,8 @@ class TransformersSampler:
     """Draws completions from a causal language model of transformers; see the module's text.
 
     The log-probs are those of the weights and precision of the trainer, and differ from its own only by rounding. With
-    `fold`, the adapter is folded into a second copy of the weights that it changes (rounded to their dtype), made anew at
-    every `update`; the model itself is never written to.
+    `fold`, the adapter is folded into a second copy of the weights that it changes (rounded to their dtype), made anew
+    at every `update`; the model itself is never written to.
 
     Attributes:
         options: How completions are drawn.
@@ -134,7 +134,7 @@ class TransformersSampler:
     def sample(
         self, prompts: Sequence[Prompt], n: int, *, seed: int, greedy: bool = False
     ) -> Iterator[tuple[int, Rollout]]:
-        """Yield `(index into prompts, its group of n completions)`, each as soon as it is finished; see `types.Sampler`.
+        """Yield `(index into prompts, its group of n completions)`, each once it is finished; see `types.Sampler`.
 
         Raises:
             UsageError: The sampler is closed, n is below 1, or a prompt has no token.
@@ -145,7 +145,7 @@ class TransformersSampler:
             raise UsageError(f"a group has at least one completion, got n = {n}")
         for at, prompt in enumerate(prompts):
             if not prompt.ids:
-                raise UsageError(f"prompt {at} (sample {prompt.sample.id!r}) has no token to go on from; give it some text")
+                raise UsageError(f"prompt {at} (sample {prompt.sample.id!r}) has no token to go on from; give it text")
         return self._rollouts(_Run(self, prompts, n, seed, greedy))
 
     def _rollouts(self, run: _Run) -> Iterator[tuple[int, Rollout]]:
@@ -226,7 +226,7 @@ class TransformersSampler:
         return picked if picked.dtype == torch.float64 else picked.float()
 
     def _mask(self, positions: torch.Tensor, width: int) -> torch.Tensor | dict[str, torch.Tensor]:
-        """Return who sees whom: a query sees columns up to its position, in sliding layers only the last ones of them."""
+        """Return who sees whom: a query sees columns up to its position, in sliding layers the last ones of them."""
         columns = torch.arange(width, device=self.device)
         queries = positions[:1] if len(positions) > 1 and positions.stride(0) == 0 else positions
         full = columns <= queries.unsqueeze(-1)
@@ -255,11 +255,11 @@ def _past(model: nn.Module) -> _Past:
         if kind not in LAYERS:
             raise UsageError(
                 f"{type(base_of(model)).__name__} has layers of the kind {kind!r}, and the transformers sampler knows"
-                f" {' and '.join(LAYERS)}; set rollout.engine = \"vllm\""
+                f' {" and ".join(LAYERS)}; set rollout.engine = "vllm"'
             )
     attention = getattr(config, "_attn_implementation", None)
     if attention not in ("sdpa", "eager"):
-        raise UsageError(f"the transformers sampler works with the attention \"sdpa\" or \"eager\", got {attention!r}")
+        raise UsageError(f'the transformers sampler works with the attention "sdpa" or "eager", got {attention!r}')
     windows = [setting["sliding_window"] for setting in settings if setting.get("sliding_window")]
     return _Past(len(kinds), tuple(dict.fromkeys(kinds)), min(windows, default=None))
 
@@ -306,7 +306,9 @@ class _Row:
 class _Run:
     """One call of `sample`."""
 
-    def __init__(self, sampler: TransformersSampler, prompts: Sequence[Prompt], n: int, seed: int, greedy: bool) -> None:
+    def __init__(
+        self, sampler: TransformersSampler, prompts: Sequence[Prompt], n: int, seed: int, greedy: bool
+    ) -> None:
         self._sampler, self._n, self._greedy = sampler, n, greedy
         self._waiting = deque(
             _Group(place, prompt, [_Part() for _ in range(n)], _generator(seed, place), n)
@@ -315,11 +317,11 @@ class _Run:
         self._rows: list[_Row] = []  # in the order of their slots
         self._finished: list[_Group] = []
         self._processors = processors(sampler.options)
-        self._past = sampler.past
         self._device = sampler.device
-        self._cache = SlotCache(self._past.layers)
-        self._prefix: tuple[int, ...] = () if self._past.window else _common([prompt.ids for prompt in prompts])
+        self._prefix: tuple[int, ...] = () if sampler.past.window else _common([prompt.ids for prompt in prompts])
         self._columns = max((len(prompt.ids) for prompt in prompts), default=0)
+        most = (max(n, sampler.max_rows), self._columns + sampler.options.max_tokens)
+        self._cache = SlotCache(sampler.past.layers, most)
 
     def advance(self) -> list[_Group]:
         """Decode until a group is finished; return those that are, none when there is nothing left."""
@@ -377,7 +379,7 @@ class _Run:
         self._cache.reserve(len(lengths), width)
         self._cache.write_tokens(torch.tensor(lengths, device=self._device), width)
         ids = torch.tensor([[row.token] for row in self._rows], device=self._device)
-        logits = self._sampler.forward(ids, self._cache, torch.zeros(len(lengths), dtype=torch.int64, device=self._device))
+        logits = self._sampler.forward(ids, self._cache, torch.zeros_like(ids[:, 0]))
         for row in self._rows:
             row.length += 1
         rows, self._rows = self._rows, []
@@ -430,7 +432,7 @@ class _Run:
         return torch.tensor([[*ids, *ids[:1] * (width - len(ids))] for ids in seen], device=self._device)
 
     def _settled(self, children: list[tuple[int, _Row]], first: int) -> list[_Row]:
-        """Copy cache rows so that `children`, each with the slot that holds its past, fill the slots from `first` on."""
+        """Copy cache rows so that `children`, each with the slot of its past, fill the slots from `first` on."""
         end = first + len(children)
         placed: dict[int, _Row] = {}
         homeless: list[tuple[int, _Row]] = []

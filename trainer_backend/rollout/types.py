@@ -1,4 +1,4 @@
-"""What a sampler is and what it returns. Token ids travel; text is only for rewards and people, never tokenised again."""
+"""What a sampler is and what it returns. Token ids travel; text is for rewards and people, never tokenised again."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
 """Sampling with vLLM, in the process that trains.
 
-Token ids go in, token ids and log-probs come out; vLLM's text is not used. The adapter reaches it as files: every update
-writes them to a folder of their own, loads them under a new number, unloads the ones before and empties the prefix cache,
-whose keys and values are those of the old weights. That the new adapter does sample is checked by `agreement`.
+Token ids go in, token ids and log-probs come out; vLLM's text is not used. The adapter reaches it as files: every
+update writes them to a folder of their own, loads them under a new number, unloads the ones before and empties the
+prefix cache, whose keys and values are those of the old weights. That the new adapter does sample is what `agreement`
+checks.
 
-vLLM changes what belongs to the whole process (torch's default dtype, threads and switches, environment variables, signal
-handlers). `kept_state` puts all of it back after every call.
+vLLM changes what belongs to the whole process (torch's default dtype, threads and switches, environment variables,
+signal handlers). `kept_state` puts all of it back after every call.
 
 What differs between a CPU and a GPU is in `_engine_arguments` and nowhere else.
 """
@@ -74,8 +75,8 @@ def check_version(distribution: str, version: str, *, allow_untested: bool) -> N
         return
     tested = ", ".join(f"{name} {one}" for name, versions in TESTED.items() for one in versions)
     raise UsageError(
-        f"{distribution} {version} was not tested with this version of rewardkit ({tested} were); install one of these, or"
-        " set rollout.allow_untested = true and look at the agreement of log-probs in the run's log"
+        f"{distribution} {version} was not tested with this version of rewardkit ({tested} were); install one of these,"
+        " or set rollout.allow_untested = true and look at the agreement of log-probs in the run's log"
     )
 
 
@@ -186,7 +187,7 @@ class VllmSampler:
     def sample(
         self, prompts: Sequence[Prompt], n: int, *, seed: int, greedy: bool = False
     ) -> Iterator[tuple[int, Rollout]]:
-        """Yield `(index into prompts, its group of n completions)`, each as soon as it is finished; see `types.Sampler`.
+        """Yield `(index into prompts, its group of n completions)`, each once it is finished; see `types.Sampler`.
 
         Raises:
             UsageError: The sampler is closed, or n is below 1.
@@ -213,7 +214,8 @@ class VllmSampler:
                     outputs = [out for out in self._engine.step() if out.finished]
                 for out in outputs:
                     place = open_.pop(out.request_id)
-                    parts = tuple(self._sampled(prompts[place], one) for one in sorted(out.outputs, key=lambda o: o.index))
+                    ordered = sorted(out.outputs, key=lambda one: one.index)
+                    parts = tuple(self._sampled(prompts[place], one) for one in ordered)
                     yield place, Rollout(prompts[place], parts * (n // draws), self._version)
         finally:
             if open_ and self._engine is not None:
@@ -240,7 +242,7 @@ class VllmSampler:
         try:
             # Only stop strings need vLLM's own text.
             return self._vllm.SamplingParams(n=n, seed=seed, detokenize="stop" in arguments, **arguments)
-        except (TypeError, ValueError) as error:
+        except Exception as error:  # vLLM has kinds of its own, and other ones in other versions
             raise OptionError(f"rollout.sampling: vLLM refuses it: {error}") from None
 
     def _open(self) -> None:
@@ -277,7 +279,7 @@ def _rank(model: Any) -> int:
     config = model.peft_config[ADAPTER]
     largest = max([config.r, *(getattr(config, "rank_pattern", None) or {}).values()])
     if getattr(config, "use_dora", False) or getattr(config, "modules_to_save", None):
-        raise UsageError("vLLM takes plain LoRA adapters, no DoRA and no modules_to_save; set rollout.engine = \"transformers\"")
+        raise UsageError('vLLM takes plain LoRA, no DoRA and no modules_to_save; set rollout.engine = "transformers"')
     for rank in RANKS:
         if rank >= largest:
             return rank
@@ -290,7 +292,7 @@ def _seed(seed: int, place: int) -> int:
 
 @contextlib.contextmanager
 def kept_state(environment: Mapping[str, str] | None = None) -> Iterator[None]:
-    """Put back what belongs to the whole process when the block ends: torch's settings, random states, environment, signals.
+    """Put back what belongs to the whole process when the block ends: torch, random states, environment, signals.
 
     Args:
         environment: Variables to set inside, where they are not set.

@@ -1,0 +1,466 @@
+"""What a run needs before its first step: tasks, rewards, a plan of its memory, the model, and what samples from it.
+
+In the order of what is cheap to refuse: the file, the rewards, the data, the prompts as tokens, the plan, the weights.
+`train.py` and `check.py` begin with the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+
+from rewardkit import recipe
+from rewardkit.compose import Reward
+from rewardkit.engine import Engine, check_columns
+from rewardkit.errors import UsageError
+from rewardkit.reward import as_reward
+from rewardkit.types import Completion, Generation, Sample, Score
+from trainer_backend import plan as planning
+from trainer_backend.config import GRPOConfig, read_training_file
+from trainer_backend.data import Prompt, Prompts, as_chats, encode, load_samples
+from trainer_backend.errors import ConfigError
+from trainer_backend.groups import TOTAL
+from trainer_backend.loss import preset
+from trainer_backend.model import adapter
+from trainer_backend.model.forward import Dense
+from trainer_backend.model.load import Loaded, Source, find, load, load_tokenizer, pick_dtype, quantization_of
+from trainer_backend.model.offload import LayerInputs, checkpoint_layers, mover_for
+from trainer_backend.rollout.options import SamplingOptions
+from trainer_backend.rollout.transformers_sampler import TransformersSampler
+from trainer_backend.rollout.types import Sampler
+from trainer_backend.step import Policy, StepSettings
+
+RewardFunctions: TypeAlias = Any
+"""A reward, a function, a name or formula; a list of them, which are added up; or a mapping of which `total` trains."""
+
+_WARMED = 8  # workers that are started ahead, at most
+
+
+# ------------------------------------------------------------------------------------------------------------- the job
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """What is to be trained, with which rewards, on which tasks.
+
+    Attributes:
+        config: All settings.
+        rewards: By name; `total` is what trains.
+        train, held_out: The tasks.
+        stem: What the run's folder is called where nothing is said.
+        file: The training file; None: made in Python.
+        model, processing_class, peft_config: Objects in place of what `config` names.
+    """
+
+    config: GRPOConfig
+    rewards: Mapping[str, Reward]
+    train: Sequence[Sample]
+    held_out: Sequence[Sample]
+    stem: str = "grpo"
+    file: Path | None = None
+    model: Any = None
+    processing_class: Any = None
+    peft_config: Any = None
+
+    @property
+    def data_hash(self) -> str:
+        """A hash over the tasks, in order."""
+        digest = hashlib.sha256()
+        for sample in self.train:
+            digest.update(repr((sample.id, sample.prompt, sample.reference)).encode("utf-8", "backslashreplace"))
+        return digest.hexdigest()
+
+
+def job_from_file(path: Path, changes: Sequence[str] = (), output: Path | None = None) -> Job:
+    """Return what a training file says.
+
+    Raises:
+        RewardkitError: The file, a reward or the data is wrong.
+    """
+    config = read_training_file(path, changes)
+    if output is not None:
+        config = config.model_copy(update={"dir": Path(os.path.normpath(output.absolute()))})
+    return Job(
+        config,
+        config.rewards(),
+        _samples(config.train, config, config.limit),
+        [] if config.eval is None else _samples(config.eval, config, config.eval_limit),
+        stem=path.stem,
+        file=path,
+    )
+
+
+def job_of(
+    model: Any,
+    reward_funcs: RewardFunctions,
+    args: GRPOConfig | None,
+    train_dataset: Prompts | None,
+    eval_dataset: Prompts | None,
+    processing_class: Any,
+    peft_config: Any,
+) -> Job:
+    """Return what was given in Python; what was not is taken from `args`.
+
+    Raises:
+        RewardkitError: Something is missing or wrong.
+    """
+    config = args if args is not None else GRPOConfig()
+    if not isinstance(config, GRPOConfig):
+        raise UsageError(
+            f"args is a trainer_backend.GRPOConfig, got a {type(config).__module__}.{type(config).__name__}"
+        )
+    named = isinstance(model, (str, os.PathLike))
+    rewards = config.rewards() if reward_funcs is None else rewards_of(reward_funcs)
+    if not rewards:
+        raise UsageError('no reward is given; pass reward_funcs, such as a function, "gsm8k", or a list of them')
+    changes: dict[str, Any] = {
+        "model": os.fspath(model) if named else _name_of(model) if model is not None else config.model,
+        "train": Path(os.fspath(train_dataset)) if _is_path(train_dataset) else config.train,
+        "eval": Path(os.fspath(eval_dataset)) if _is_path(eval_dataset) else config.eval,
+    }
+    if reward_funcs is not None:
+        changes["reward"] = {name: one.formula for name, one in rewards.items()}
+    config = config.model_copy(update=changes)
+    data = train_dataset if train_dataset is not None else config.train
+    held = eval_dataset if eval_dataset is not None else config.eval
+    if config.model is None:
+        raise UsageError('no model is given; pass a folder, a hub name, "smollm2", or a model of transformers')
+    if data is None:
+        raise UsageError("no train_dataset is given; pass a path, a list of dicts or a datasets.Dataset")
+    return Job(
+        config,
+        rewards,
+        _samples(data, config, config.limit),
+        [] if held is None else _samples(held, config, config.eval_limit),
+        model=None if named else model,
+        processing_class=processing_class,
+        peft_config=peft_config,
+    )
+
+
+def rewards_of(given: RewardFunctions) -> dict[str, Reward]:
+    """Return rewards by name of what `reward_funcs` may be; those of a list are added up, each a component.
+
+    Raises:
+        RewardkitError: It is none of these, or a mapping without `total`.
+    """
+    if isinstance(given, Mapping):
+        if TOTAL not in given:
+            raise UsageError(
+                f"reward_funcs is a mapping of {', '.join(map(str, given)) or 'nothing'}, and {TOTAL!r}, which trains,"
+                " is not among them; the others are metrics"
+            )
+        return {str(name): _reward(one) for name, one in given.items()}
+    if isinstance(given, (list, tuple)):
+        if not given:
+            raise UsageError("reward_funcs is an empty list; give at least one reward")
+        first, *rest = [_reward(one) for one in given]
+        for one in rest:
+            first = first + one
+        return {TOTAL: first}
+    return {TOTAL: _reward(given)}
+
+
+def _reward(given: Any) -> Reward:
+    return recipe.parse(given) if isinstance(given, str) else as_reward(given)
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, (str, os.PathLike))
+
+
+def _name_of(model: Any) -> str:
+    return str(getattr(getattr(model, "config", None), "_name_or_path", "") or type(model).__name__)
+
+
+def _samples(source: Any, config: GRPOConfig, limit: int | None) -> list[Sample]:
+    samples = load_samples(source, config.prompt, config.reference, limit)
+    return as_chats(samples, config.system_prompt) if config.chat or config.system_prompt is not None else samples
+
+
+# ---------------------------------------------------------------------------------------------------------- the workers
+
+
+def open_engine(job: Job) -> Engine:
+    """Return the engine of the job's rewards; its workers are starting.
+
+    They start before torch holds a device, and while weights are read.
+
+    Raises:
+        ColumnError: None of the tasks has a column that a reward needs.
+    """
+    engine = Engine(job.rewards)
+    blank = [Generation(sample, (Completion(""),)) for sample in job.train[:_WARMED]]
+    check_columns(engine.leaves, [*blank, *(Generation(sample, (Completion(""),)) for sample in job.train[_WARMED:32])])
+    for slot in engine.away[:1]:  # each worker serves all rewards
+        for generation in blank[: os.cpu_count() or 1]:
+            engine.in_worker(slot, generation, [0]).add_done_callback(_ignored)
+    return engine
+
+
+def _ignored(future: Future[list[Score]]) -> None:
+    """A reward that fails on an empty text has failed on nothing that counts."""
+    with contextlib.suppress(BaseException):
+        future.exception()
+
+
+# ----------------------------------------------------------------------------------------------------------- the tokens
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """The tasks as the model sees them.
+
+    Attributes:
+        tokenizer: What made them.
+        prompts, held_out: The tasks that are kept.
+        longest: Tokens of the longest one.
+        notes: What was left out, one sentence each.
+    """
+
+    tokenizer: Any
+    prompts: Sequence[Prompt]
+    held_out: Sequence[Prompt]
+    longest: int
+    notes: tuple[str, ...] = ()
+
+
+def encode_job(job: Job) -> Encoded:
+    """Return the job's tasks as token ids. The tokenizer is loaded, the weights are not.
+
+    Raises:
+        RewardkitError: There is no tokenizer, it cannot make these prompts, or all are too long.
+    """
+    config = job.config
+    tokenizer = job.processing_class
+    if tokenizer is None:
+        source = Source(str(config.model)) if job.model is not None else find(config)
+        tokenizer = load_tokenizer(source, str(config.model))
+    found: list[list[Prompt]] = []
+    notes: list[str] = []
+    for samples, what in ((job.train, "prompts"), (job.held_out, "held-out prompts")):
+        kept, refused = encode(
+            samples,
+            tokenizer,
+            max_prompt_length=config.max_prompt_length,
+            chat_template_kwargs=config.chat_template_kwargs,
+        )
+        if refused:
+            longest = max(one.tokens for one in refused)
+            told = f"longer than max_prompt_length {config.max_prompt_length} (the longest has {longest:,} tokens)"
+            if not kept:
+                raise ConfigError(f"all {len(refused):,} {what} are {told}; raise data.max_prompt_length")
+            notes.append(f"{len(refused):,} of {len(samples):,} {what} are left out: {told}")
+        found.append(kept)
+    longest = max(len(prompt.ids) for prompts in found for prompt in prompts)
+    if len(found[0]) < config.prompts_per_step:
+        notes.append(
+            f"{len(found[0]):,} prompts are fewer than the {config.prompts_per_step} of a step, so some are drawn"
+            " several times in it"
+        )
+    return Encoded(tokenizer, found[0], found[1], longest, tuple(notes))
+
+
+# ------------------------------------------------------------------------------------------------------------- the plan
+
+
+@dataclass(frozen=True, eq=False)
+class Room:
+    """What memory the run is planned with.
+
+    Attributes:
+        free, free_host: Bytes before anything was loaded; see `plan.make_plan`.
+        task: What the plan is made for.
+        config: The settings, as the planner is to read them.
+        plan: The plan.
+    """
+
+    free: int
+    free_host: int | None
+    task: planning.Task
+    config: GRPOConfig
+    plan: planning.Plan
+
+    @property
+    def does_not_fit(self) -> str:
+        """Say that no plan fits, and what would; "" where one does."""
+        return "" if self.plan.fits else planning.does_not_fit(self.task, self.config, self.plan)
+
+
+def make_room(job: Job, encoded: Encoded, device: torch.device) -> Room | None:
+    """Return the plan of a job before its weights are loaded; None where its configuration cannot be read.
+
+    Whether completions can share their prompt is not known yet; they are taken to, which needs more.
+    """
+    settings = model_settings(job)
+    if settings is None:
+        return None
+    config, quantised = job.config, quantization_of(settings)
+    if quantised.get("load_in_4bit"):
+        config = config.model_copy(update={"load_in_4bit": True})
+    if job.model is None:
+        dtype = pick_dtype(config.dtype, device, [])
+    else:
+        dtype = next(weight.dtype for weight in job.model.parameters() if weight.is_floating_point())
+    task = planning.Task(
+        shape=planning.shape_of(settings),
+        longest_prompt=encoded.longest,
+        device=device.type,
+        number=dtype.itemsize,
+        shared=True,
+        folded=folds(config, dtype, device),
+        skipped=tuple(quantised.get("llm_int8_skip_modules") or ()),
+    )
+    free, free_host = planning.free_memory(device)
+    plan = planning.make_plan(task, config, free=free, free_host=free_host)
+    return Room(free, free_host, task, config, plan)
+
+
+def model_settings(job: Job) -> Any:
+    """Return the configuration of the job's model, as transformers has it; None where it cannot be read."""
+    from transformers import AutoConfig
+
+    if job.model is not None:
+        return job.model.config
+    source = find(job.config)
+    try:
+        return AutoConfig.from_pretrained(source.place, **source.options)
+    except (OSError, ValueError, KeyError):  # loading the model says what is wrong with it
+        return None
+
+
+def _known(room: Room, loaded: Loaded) -> Room:
+    """Return the plan, now that the model was tried out."""
+    task = replace(room.task, shared=loaded.shares_prefixes, dense=isinstance(loaded.head, Dense))
+    plan = planning.make_plan(task, room.config, free=room.free, free_host=room.free_host)
+    return replace(room, task=task, plan=plan)
+
+
+# ------------------------------------------------------------------------------------------------------------ the model
+
+
+@dataclass(frozen=True, eq=False)
+class Ready:
+    """A model that can be sampled from and trained.
+
+    Attributes:
+        loaded: Model, tokenizer, and what is known about them.
+        policy: The same for `step.update`.
+        settings: How a step is taken.
+        sampler: Draws from the model as it is.
+        room: The plan; None where there is none.
+        start: The adapter as training found it, for `adapter.norm_of_change`.
+    """
+
+    loaded: Loaded
+    policy: Policy
+    settings: StepSettings
+    sampler: Sampler
+    room: Room | None
+    start: Mapping[str, torch.Tensor]
+
+    def close(self) -> None:
+        """Free what the sampler holds."""
+        self.sampler.close()
+
+
+def make_ready(
+    job: Job,
+    encoded: Encoded,
+    room: Room | None,
+    device: torch.device,
+    *,
+    restore: Callable[[Loaded], object] | None = None,
+) -> Ready:
+    """Load the weights and make everything that a step needs.
+
+    Args:
+        job, encoded, room: As made before.
+        device: Where to.
+        restore: Puts a checkpoint's adapter into the model, before anything samples from it.
+
+    Raises:
+        RewardkitError: Whatever is wrong with the model, the adapter or the sampler.
+    """
+    config = job.config
+    loaded = load(
+        config, model=job.model, processing_class=encoded.tokenizer, peft_config=job.peft_config, device=device
+    )
+    room = _known(room, loaded) if room is not None else None
+    start = adapter.snapshot(loaded.model)
+    if restore is not None:
+        restore(loaded)
+    if room is not None and room.plan.checkpointing:
+        store = LayerInputs(mover_for(device)) if room.plan.mode == "offload" else None
+        checkpoint_layers(loaded.model, store, dropout=config.lora_dropout > 0)
+    policy = Policy(
+        loaded.model,
+        loaded.head,
+        loaded.dtype,
+        "shared" if loaded.shares_prefixes else "apart",
+        reference=adapter.reference,
+    )
+    settings = StepSettings(
+        loss=preset(config.loss_type, **config.loss_changes),
+        temperature=config.temperature,
+        token_budget=room.plan.token_budget if room is not None else config.token_budget or 4096,
+        max_grad_norm=config.max_grad_norm,
+        max_completion_length=config.max_completion_length,
+        top_entropy_quantile=config.top_entropy_quantile,
+    )
+    return Ready(loaded, policy, settings, make_sampler(job, loaded, encoded.longest), room, start)
+
+
+def folds(config: GRPOConfig, dtype: torch.dtype, device: torch.device) -> bool:
+    """Return whether the sampler folds the adapter into a copy of the weights.
+
+    In float32 the sum loses nothing, and decoding a few rows on a CPU is bound by the calls, of which LoRA makes three
+    times as many. In bfloat16 the sum would lose small updates, and NF4 weights cannot take one.
+    """
+    return dtype == torch.float32 and device.type == "cpu" and not config.load_in_4bit
+
+
+def make_sampler(job: Job, loaded: Loaded, longest: int) -> Sampler:
+    """Return what samples from the model as it is now.
+
+    Raises:
+        RewardkitError: The sampler cannot take these options or this model, or is not installed.
+    """
+    config = job.config
+    options = SamplingOptions.from_config(config)
+    if config.engine == "vllm":
+        from trainer_backend.rollout.vllm_sampler import VllmSampler
+
+        source = Source(loaded.name) if job.model is not None else find(config)
+        return VllmSampler(
+            loaded.model,
+            loaded.tokenizer,
+            options,
+            weights=source.place,
+            eos_ids=loaded.eos_ids,
+            max_length=longest + config.max_completion_length,
+            dtype=loaded.dtype,
+            device=loaded.device,
+            revision=source.revision,
+            kv_cache_dtype=config.kv_cache_dtype,
+            kv_cache_gigabytes=config.kv_cache_memory_gb,
+            allow_untested=config.allow_untested,
+        )
+    made = [folds(config, loaded.dtype, loaded.device), False]
+    for fold in made if made[0] else made[1:]:
+        try:
+            return TransformersSampler(
+                loaded.model, loaded.tokenizer, options, head=loaded.head, eos_ids=loaded.eos_ids, fold=fold
+            )
+        except UsageError:
+            if not fold:
+                raise
+    raise AssertionError("the last one returns or raises")
