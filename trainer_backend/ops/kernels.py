@@ -1,0 +1,451 @@
+"""The tile operations on a GPU: cuBLAS products with a float32 result, and Triton for what lies between them.
+
+A kernel alone (logits never stored) would have to compute each product again for the gradient and add [rows, hidden]
+tiles atomically: three products. cuBLAS writes a tile of float32 logits, and
+one kernel turns it into exponentials, so two products are done at the library's rate; docs/decisions.md has the
+figures.
+"""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from trainer_backend.ops.head import Head
+from trainer_backend.ops.tiles import Places, Rows, Scaled, TorchTiles
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # a machine without a GPU needs none
+    triton = None
+
+BLOCK = 1024
+"""Columns of a tile that a program holds at once, and that share one entry of `Lost`."""
+
+TOGETHER = 2
+"""Blocks of a tile that a program holds at once."""
+
+WARPS = 4
+"""Warps of the program that does so."""
+
+WIDEST = 16384
+"""The widest hidden state that a program holds in registers; wider ones take the torch way for that one step."""
+
+
+def tiles_for(hidden: torch.Tensor) -> TorchTiles:
+    """Return the operations for a tensor: kernels on a GPU (or in Triton's interpreter), else torch."""
+    if triton is None or hidden.dtype == torch.float64:
+        return TorchTiles()
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    return TritonTiles() if hidden.device.type == "cuda" or interpreted else TorchTiles()
+
+
+class TritonTiles(TorchTiles):
+    """The operations on CUDA. Two-byte inputs keep their exponentials in two bytes, which the second product reads."""
+
+    def loses(self, dtype: torch.dtype) -> int:
+        return BLOCK if dtype.itemsize == 2 else 0
+
+    def share_dtype(self, dtype: torch.dtype) -> torch.dtype:
+        return dtype
+
+    def product(self, left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> None:
+        if left.device.type == "cuda" and left.dtype != out.dtype:
+            torch.ops.aten.mm.dtype_out(left, right.T, out.dtype, out=out)
+        else:
+            super().product(left, right, out)
+
+    def add_product(self, sums: torch.Tensor, left: torch.Tensor, right: torch.Tensor, *, first: bool = False) -> None:
+        if left.device.type != "cuda" or left.dtype == sums.dtype:
+            super().add_product(sums, left, right, first=first)
+        elif first:
+            torch.ops.aten.mm.dtype_out(left, right, sums.dtype, out=sums)
+        else:
+            torch.ops.aten.addmm.dtype_out(sums, left, right, sums.dtype, out=sums)
+
+    def target(self, rows: Rows, head: Head) -> None:
+        _target[(rows.hidden.shape[0],)](
+            rows.hidden, head.weight, head.weight if head.bias is None else head.bias, rows.targets,
+            rows.inverse_temperature, rows.target_logit, rows.target_slope,
+            head.hidden, rows.hidden.stride(0), head.weight.stride(0), head.scale, head.softcap or 0.0,
+            HAS_BIAS=head.bias is not None, HAS_CAP=head.softcap is not None, BLOCK=1024, num_warps=4,
+        )  # fmt: skip
+
+    def raise_shift(self, rows: Rows, raw: torch.Tensor, head: Head, start: int, room: float) -> torch.Tensor:
+        factor = torch.empty_like(rows.shift)
+        _raise[(raw.shape[0],)](
+            raw, head.weight if head.bias is None else head.bias, rows.targets, rows.inverse_temperature,
+            rows.shift, rows.total, rows.weighted, rows.highest, factor, start, raw.shape[1], raw.stride(0),
+            head.scale, head.softcap or 0.0, room,
+            HAS_BIAS=head.bias is not None, HAS_CAP=head.softcap is not None, BLOCK=BLOCK, num_warps=4,
+        )  # fmt: skip
+        return factor
+
+    def exponentials(
+        self, rows: Rows, raw: torch.Tensor, head: Head, start: int, directions: bool, e_weighted: torch.Tensor | None
+    ) -> torch.Tensor | None:
+        lost = rows.lost
+        none = rows.total  # stands for a pointer that is not used
+        count, width = raw.shape
+        dtype = rows.hidden.dtype
+        # The exponentials of a row take the first bytes of its logits.
+        e = raw.view(dtype)[:, :width]
+        plain = head.bias is None and head.softcap is None
+        _exponentials[(count,)](
+            raw, e, none if e_weighted is None else e_weighted,
+            none if head.bias is None else head.bias, rows.targets, rows.inverse_temperature, rows.shift,
+            rows.total, rows.weighted, rows.highest,
+            none if lost is None else lost.column, none if lost is None else lost.z,
+            none if lost is None else lost.share, none if lost is None else lost.weighted,
+            start, width, raw.stride(0), e.stride(0), 0 if e_weighted is None else e_weighted.stride(0),
+            start // BLOCK, 0 if lost is None else lost.column.stride(0), head.scale, head.softcap or 0.0,
+            HAS_BIAS=head.bias is not None, HAS_CAP=head.softcap is not None, PLAIN=plain, ENTROPY=rows.entropy,
+            FULL=plain and width % (BLOCK * TOGETHER) == 0, WRITE=directions, WRITE_WEIGHTED=e_weighted is not None,
+            LOST=lost is not None, BLOCK=BLOCK, TOGETHER=TOGETHER, num_warps=WARPS,
+        )  # fmt: skip
+        return e if directions else None
+
+    def refine(self, rows: Rows, head: Head) -> None:
+        lost = rows.lost
+        if lost is None:
+            return
+        _refine[(rows.hidden.shape[0],)](
+            rows.hidden, head.weight, head.weight if head.bias is None else head.bias, rows.inverse_temperature,
+            rows.shift, rows.total, rows.weighted, lost.column, lost.z, lost.share, lost.weighted,
+            head.hidden, rows.hidden.stride(0), head.weight.stride(0), lost.column.shape[1], head.scale,
+            head.softcap or 0.0, HAS_BIAS=head.bias is not None, HAS_CAP=head.softcap is not None,
+            BLOCK=min(4096, triton.next_power_of_2(head.hidden)), num_warps=4,
+        )  # fmt: skip
+
+    def direction(
+        self,
+        rows: Rows,
+        head: Head,
+        own: torch.Tensor,
+        others: torch.Tensor,
+        sums: torch.Tensor,
+        out: Scaled,
+        at: Places,
+    ) -> None:
+        if head.hidden > WIDEST:
+            super().direction(rows, head, own, others, sums, out, at)
+            return
+        lost = rows.lost
+        lost_share = rows.total if lost is None else lost.weighted if sums is rows.weighted_sums else lost.share
+        indexed = isinstance(at, torch.Tensor)
+        factor = rows.inverse_temperature * head.scale
+        _direction[(sums.shape[0],)](
+            sums, head.weight, rows.targets, own * rows.target_slope * factor, others * factor, rows.total,
+            rows.total if lost is None else lost.column, lost_share, out.bits, out.scale,
+            at if isinstance(at, torch.Tensor) else rows.targets, 0 if isinstance(at, torch.Tensor) else at.start,
+            head.hidden, head.weight.stride(0), out.bits.stride(0), 0 if lost is None else lost.column.shape[1],
+            INDEXED=indexed, NARROW=out.narrow, BLOCK=triton.next_power_of_2(head.hidden), num_warps=8,
+        )  # fmt: skip
+
+    def scale_rows(
+        self, directions: Scaled, factor: torch.Tensor, other: Scaled | None, other_factor: torch.Tensor | None
+    ) -> torch.Tensor:
+        own = factor.to(directions.scale.dtype) * directions.scale
+        also = own if other is None or other_factor is None else other_factor.to(own.dtype) * other.scale
+        _scale[(own.shape[0],)](
+            directions.bits, directions.buffer, directions.bits if other is None else other.bits, own, also,
+            directions.buffer.shape[1], directions.bits.stride(0),
+            TWO=other is not None, NARROW=directions.narrow, BLOCK=min(4096,
+            triton.next_power_of_2(directions.buffer.shape[1])), num_warps=4,
+        )  # fmt: skip
+        return directions.buffer
+
+
+if triton is not None:
+
+    @triton.jit
+    def _tanh(x):
+        """tanh by exp, and by its series near 0, where the quotient cancels."""
+        small = x * (1.0 + x * x * (-1.0 / 3.0 + x * x * (2.0 / 15.0 - x * x * (17.0 / 315.0))))
+        e = tl.exp(-2.0 * tl.abs(x))
+        large = (1.0 - e) / (1.0 + e)
+        return tl.where(tl.abs(x) < 0.125, small, tl.where(x < 0.0, -large, large))
+
+    @triton.jit
+    def _power(exponent):
+        """2 to an integer between -126 and 127."""
+        return ((exponent + 127) << 23).to(tl.float32, bitcast=True)
+
+    @triton.jit
+    def _encode(value):
+        """The codes of `tiles.Scaled`."""
+        bits = value.to(tl.int32, bitcast=True)
+        magnitude = bits & 0x7FFFFFFF
+        small = (tl.abs(value) * 524288.0 + 0.5).to(tl.int32)
+        large = tl.minimum((magnitude + 0x400 - (119 << 23)) >> 11, 0x7FFF)
+        return (tl.where(magnitude < (120 << 23), small, large) | ((bits >> 16) & 0x8000)).to(tl.int16)
+
+    @triton.jit
+    def _decode(code):
+        wide = code.to(tl.int32)
+        magnitude = wide & 0x7FFF
+        small = magnitude.to(tl.float32) * (1.0 / 524288.0)
+        large = ((magnitude << 11) + (119 << 23)).to(tl.float32, bitcast=True)
+        value = tl.where(magnitude < 4096, small, large)
+        return tl.where(wide < 0, -value, value)
+
+    @triton.jit
+    def _load_logits(
+        raw, bias, row, columns, inside, start, raw_stride, inverse, scale, cap,
+        HAS_BIAS: tl.constexpr, HAS_CAP: tl.constexpr,
+    ):  # fmt: skip
+        """Return z and the cap's slope of some columns of a row."""
+        x = tl.load(raw + row.to(tl.int64) * raw_stride + columns, mask=inside, other=0.0).to(tl.float32) * scale
+        if HAS_BIAS:
+            x += tl.load(bias + start + columns, mask=inside, other=0.0).to(tl.float32)
+        slope = tl.full(x.shape, 1.0, tl.float32)
+        if HAS_CAP:
+            tanh = _tanh(x / cap)
+            slope = 1.0 - tanh * tanh
+            x = cap * tanh
+        return x * inverse, slope
+
+    @triton.jit
+    def _target(
+        hidden, weight, bias, targets, inverses, logits, slopes, width, hidden_stride, weight_stride, scale, cap,
+        HAS_BIAS: tl.constexpr, HAS_CAP: tl.constexpr, BLOCK: tl.constexpr,
+    ):  # fmt: skip
+        """The target's logit: a dot product of its own, summed in float32."""
+        row = tl.program_id(0).to(tl.int64)
+        target = tl.load(targets + row)
+        sums = tl.zeros([BLOCK], dtype=tl.float32)
+        for begin in range(0, width, BLOCK):
+            at = begin + tl.arange(0, BLOCK)
+            left = tl.load(hidden + row * hidden_stride + at, mask=at < width, other=0.0).to(tl.float32)
+            right = tl.load(weight + target * weight_stride + at, mask=at < width, other=0.0).to(tl.float32)
+            sums += left * right
+        x = tl.sum(sums, 0) * scale
+        if HAS_BIAS:
+            x += tl.load(bias + target).to(tl.float32)
+        slope = 1.0
+        if HAS_CAP:
+            tanh = _tanh(x / cap)
+            slope = 1.0 - tanh * tanh
+            x = cap * tanh
+        tl.store(logits + row, x * tl.load(inverses + row))
+        tl.store(slopes + row, slope)
+
+    @triton.jit
+    def _raise(
+        raw, bias, targets, inverses, shifts, totals, weighteds, highests, factors, start, width, raw_stride,
+        scale, cap, room, HAS_BIAS: tl.constexpr, HAS_CAP: tl.constexpr, BLOCK: tl.constexpr,
+    ):  # fmt: skip
+        """Raise a row's shift to its highest logit so far, and take its sums along (`tiles._reshift`)."""
+        row = tl.program_id(0)
+        target = tl.load(targets + row) - start
+        inverse = tl.load(inverses + row)
+        top = -float("inf")
+        for begin in range(0, width, BLOCK):
+            columns = begin + tl.arange(0, BLOCK)
+            inside = columns < width
+            z, _ = _load_logits(
+                raw, bias, row, columns, inside, start, raw_stride, inverse, scale, cap, HAS_BIAS, HAS_CAP
+            )
+            top = tl.maximum(top, tl.max(tl.where(inside & (columns != target), z, -float("inf")), 0))
+        before = tl.load(shifts + row)
+        shift = tl.maximum(before, top - room)
+        moved = before - shift
+        total = tl.load(totals + row)
+        weighted = tl.load(weighteds + row)
+        factor = tl.where(total > 0.0, tl.exp(moved), 0.0)
+        tl.store(weighteds + row, tl.where(total > 0.0, (weighted + total * moved) * factor, 0.0))
+        tl.store(totals + row, total * factor)
+        tl.store(highests + row, tl.load(highests + row) + moved)
+        tl.store(shifts + row, shift)
+        tl.store(factors + row, factor)
+
+    @triton.jit
+    def _exponentials(
+        raw, e, e_weighted, bias, targets, inverses, shifts, totals, weighteds, highests,
+        lost_column, lost_z, lost_share, lost_weighted, start, width, raw_stride, e_stride, weighted_stride, lost_start,
+        lost_stride, scale, cap, HAS_BIAS: tl.constexpr, HAS_CAP: tl.constexpr, PLAIN: tl.constexpr, ENTROPY:
+        tl.constexpr, FULL: tl.constexpr, WRITE: tl.constexpr, WRITE_WEIGHTED: tl.constexpr, LOST: tl.constexpr, BLOCK:
+        tl.constexpr, TOGETHER: tl.constexpr,
+    ):  # fmt: skip
+        """Sum a row of a tile, write its exponentials over it, and note the largest of each block as written.
+
+        The kernel is bound by its instructions, so the common case (`PLAIN`: no bias, no cap) is one multiply-add in
+        base 2, and the target's column is put out beforehand instead of being compared with.
+        """
+        row = tl.program_id(0)
+        target = tl.load(targets + row) - start
+        inverse = tl.load(inverses + row)
+        shift = tl.load(shifts + row)
+        base = raw + row.to(tl.int64) * raw_stride
+        if PLAIN:
+            if (target >= 0) & (target < width):
+                tl.store(base + target, -float("inf"))
+            tl.debug_barrier()
+        total = tl.load(totals + row)
+        weighted = tl.load(weighteds + row)
+        highest = tl.load(highests + row)
+        factor = scale * inverse * 1.4426950408889634
+        shift_2 = shift * 1.4426950408889634
+        block = tl.arange(0, TOGETHER)
+        for begin in range(0, width, TOGETHER * BLOCK):
+            columns = begin + block[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
+            if PLAIN:
+                if FULL:
+                    x = tl.load(base + columns)
+                else:
+                    x = tl.load(base + columns, mask=columns < width, other=-float("inf"))
+                z_2 = x * factor - shift_2
+            else:
+                inside = columns < width
+                z, slope = _load_logits(
+                    raw, bias, row, columns, inside, start, raw_stride, inverse, scale, cap, HAS_BIAS, HAS_CAP
+                )
+                z_2 = tl.where(inside & (columns != target), z - shift, -float("inf")) * 1.4426950408889634
+            exp = tl.exp2(z_2)
+            top_2 = tl.max(z_2, 1)
+            highest = tl.maximum(highest, tl.max(top_2, 0) * 0.6931471805599453)
+            if WRITE:
+                # What is written lies where other threads have read: all have by now.
+                tl.debug_barrier()
+                written_at = e + row.to(tl.int64) * e_stride + columns
+                narrow = (exp if PLAIN else exp * slope).to(e.dtype.element_ty)
+                if FULL:
+                    tl.store(written_at, narrow)
+                else:
+                    tl.store(written_at, narrow, mask=columns < width)
+            if ENTROPY:
+                share = tl.where(exp > 0.0, exp * z_2 * 0.6931471805599453, 0.0)
+                weighted += tl.sum(tl.sum(share, 1), 0)
+                if WRITE_WEIGHTED:
+                    weighted_at = e_weighted + row.to(tl.int64) * weighted_stride + columns
+                    value = share if PLAIN else share * slope
+                    tl.store(weighted_at, value.to(e_weighted.dtype.element_ty), mask=columns < width)
+            total += tl.sum(tl.sum(exp, 1), 0)
+            if LOST:
+                largest = tl.exp2(top_2)
+                # A block whose largest counts for nothing by now will count for nothing at the end.
+                if tl.max(largest, 0) > total * 2e-3:
+                    at = tl.max(tl.where(z_2 == top_2[:, None], columns, -1), 1)
+                    top = top_2 * 0.6931471805599453
+                    entry = row.to(tl.int64) * lost_stride + lost_start + begin // BLOCK + block
+                    some = begin + block * BLOCK < width
+                    tl.store(lost_column + entry, start + at, mask=some)
+                    tl.store(lost_z + entry, top, mask=some)
+                    # The slope of the largest follows from its z: a second reduction for it is not needed.
+                    steep = _slope(top + shift, inverse, cap, HAS_CAP)
+                    if WRITE:
+                        written = (largest * steep).to(e.dtype.element_ty).to(tl.float32)
+                        tl.store(lost_share + entry, written, mask=some)
+                    if WRITE_WEIGHTED:
+                        summed = (tl.where(largest > 0.0, largest * top, 0.0) * steep).to(e_weighted.dtype.element_ty)
+                        tl.store(lost_weighted + entry, summed.to(tl.float32), mask=some)
+        tl.store(totals + row, total)
+        tl.store(weighteds + row, weighted)
+        tl.store(highests + row, highest)
+
+    @triton.jit
+    def _slope(z, inverse, cap, HAS_CAP: tl.constexpr):
+        """The soft cap's slope at a logit over temperature."""
+        slope = tl.full(z.shape, 1.0, tl.float32)
+        if HAS_CAP:
+            tanh = z / (inverse * cap)
+            slope = 1.0 - tanh * tanh
+        return tl.where(z > -float("inf"), slope, 0.0)
+
+    @triton.jit
+    def _refine(
+        hidden, weight, bias, inverses, shifts, totals, weighteds, lost_column, lost_z, lost_share, lost_weighted,
+        width, hidden_stride, weight_stride, blocks, scale, cap,
+        HAS_BIAS: tl.constexpr, HAS_CAP: tl.constexpr, BLOCK: tl.constexpr,
+    ):  # fmt: skip
+        """Compute the logits that matter again, and leave in `Lost` what the sums lack."""
+        row = tl.program_id(0).to(tl.int64)
+        total = tl.load(totals + row)
+        weighted = tl.load(weighteds + row)
+        shift = tl.load(shifts + row)
+        inverse = tl.load(inverses + row)
+        least = total * 2e-3
+        more = 0.0
+        more_weighted = 0.0
+        for block in range(0, blocks):
+            place = row * blocks + block
+            before = tl.load(lost_z + place)
+            was = tl.exp(before)
+            lost = 0.0
+            lost_too = 0.0
+            if was > least:
+                column = tl.load(lost_column + place).to(tl.int64)
+                products = tl.zeros([BLOCK], dtype=tl.float32)
+                for begin in range(0, width, BLOCK):
+                    at = begin + tl.arange(0, BLOCK)
+                    left = tl.load(hidden + row * hidden_stride + at, mask=at < width, other=0.0).to(tl.float32)
+                    right = tl.load(weight + column * weight_stride + at, mask=at < width, other=0.0).to(tl.float32)
+                    products += left * right
+                x = tl.sum(products, 0) * scale
+                if HAS_BIAS:
+                    x += tl.load(bias + column).to(tl.float32)
+                slope = 1.0
+                if HAS_CAP:
+                    tanh = _tanh(x / cap)
+                    slope = 1.0 - tanh * tanh
+                    x = cap * tanh
+                z = x * inverse - shift
+                exp = tl.exp(z)
+                more += exp - was
+                more_weighted += exp * z - was * before
+                lost = exp * slope - tl.load(lost_share + place)
+                lost_too = exp * z * slope - tl.load(lost_weighted + place)
+            tl.store(lost_share + place, lost)
+            tl.store(lost_weighted + place, lost_too)
+        tl.store(totals + row, total + more)
+        tl.store(weighteds + row, weighted + more_weighted)
+
+    @triton.jit
+    def _direction(
+        sums, weight, targets, owns, others, totals, lost_column, lost_share, out, scales, places, first,
+        width, weight_stride, out_stride, blocks,
+        INDEXED: tl.constexpr, NARROW: tl.constexpr, BLOCK: tl.constexpr,
+    ):  # fmt: skip
+        """A row's direction from its sums and what `_refine` found missing in them."""
+        row = tl.program_id(0).to(tl.int64)
+        place = tl.load(places + row) if INDEXED else first + row
+        at = tl.arange(0, BLOCK)
+        inside = at < width
+        value = tl.load(sums + row * width + at, mask=inside, other=0.0)
+        least = tl.load(totals + row) * 1e-5
+        for block in range(0, blocks):
+            lost = tl.load(lost_share + row * blocks + block)
+            if tl.abs(lost) > least:
+                column = tl.load(lost_column + row * blocks + block).to(tl.int64)
+                value += lost * tl.load(weight + column * weight_stride + at, mask=inside, other=0.0).to(tl.float32)
+        target = tl.load(targets + row)
+        own = tl.load(weight + target * weight_stride + at, mask=inside, other=0.0).to(tl.float32)
+        value = value * tl.load(others + row) + own * tl.load(owns + row)
+        if NARROW:
+            largest = tl.max(tl.abs(value), 0)
+            exponent = ((largest.to(tl.int32, bitcast=True) >> 23) & 255) - 126
+            exponent = tl.minimum(tl.maximum(exponent, -100), 100)
+            tl.store(scales + place, _power(exponent))
+            tl.store(out + place * out_stride + at, _encode(value * _power(-exponent)), mask=inside)
+        else:
+            tl.store(out + place * out_stride + at, value, mask=inside)
+
+    @triton.jit
+    def _scale(
+        bits, buffer, other, factors, other_factors, width, stride,
+        TWO: tl.constexpr, NARROW: tl.constexpr, BLOCK: tl.constexpr,
+    ):  # fmt: skip
+        """Multiply directions by the loss's scalars, into the same bytes."""
+        row = tl.program_id(0).to(tl.int64)
+        factor = tl.load(factors + row)
+        for begin in range(0, width, BLOCK):
+            at = begin + tl.arange(0, BLOCK)
+            inside = at < width
+            value = tl.load(bits + row * stride + at, mask=inside, other=0)
+            value = (_decode(value) if NARROW else value) * factor
+            if TWO:
+                more = tl.load(other + row * stride + at, mask=inside, other=0)
+                value += (_decode(more) if NARROW else more) * tl.load(other_factors + row)
+            tl.store(buffer + row * stride + at, value.to(buffer.dtype.element_ty), mask=inside)
