@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 from behind_walls import WIDE, printed, started
+from other_user import USER, run_as_another
 
 from rewardkit.errors import SandboxUnavailable
 from rewardkit.sandbox import LEVELS, Level, Limits, Sandbox, SandboxDied, available, host, reasons, self_test
@@ -255,7 +256,6 @@ def test_ids_by_which_a_program_runs_own_nothing(strict: Sandbox) -> None:
     assert uids == ({os.geteuid()} if os.geteuid() else uids - {0}) and len(uids) == 1
 
 
-OTHER_USER = 54_321
 AS_ANOTHER = """
 import json, os, sys
 from rewardkit.sandbox import Sandbox, self_test
@@ -272,44 +272,13 @@ print(json.dumps(found))
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="run as a normal user, every other test shows this")
-def test_an_unprivileged_user_has_the_same_walls(tmp_path: Path) -> None:
-    done = as_user([sys.executable, getattr(sys, "_base_executable", ""), "/usr/bin/python3"], AS_ANOTHER)
-    found = json.loads(done)
+def test_an_unprivileged_user_has_the_same_walls() -> None:
+    done = run_as_another(["-c", AS_ANOTHER], needs="rewardkit.sandbox")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
     assert found["strict"] == [0, 2, 0, "65534"]
-    assert found["landlock"] == [0, 2, 0, str(OTHER_USER)]
-    assert found["unsafe"][1:] == [2, 0, str(OTHER_USER)]
-
-
-def as_user(interpreters: list[str], code: str) -> str:
-    """Run code as a user without any privilege, with the first interpreter that this user may start."""
-    import msgspec
-
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    paths = os.pathsep.join([str(ROOT), str(Path(msgspec.__file__).parents[1])])
-    check = f"import sys; assert sys.version.startswith('{version}.'); import rewardkit.sandbox"
-    for interpreter in filter(None, interpreters):
-        for script in (check, code):
-            try:
-                done = subprocess.run(
-                    [interpreter, "-B", "-c", script],
-                    user=OTHER_USER,
-                    group=OTHER_USER,
-                    extra_groups=[],
-                    env={"PYTHONPATH": paths, "PATH": os.environ["PATH"]},
-                    cwd="/",
-                    capture_output=True,
-                    text=True,
-                    timeout=120,
-                )
-            except PermissionError:
-                break
-            if script == code:
-                assert done.returncode == 0, done.stderr
-                return done.stdout
-            if done.returncode:
-                break
-    pytest.skip("no interpreter and checkout here that another user may read")
+    assert found["landlock"] == [0, 2, 0, str(USER)]
+    assert found["unsafe"][1:] == [2, 0, str(USER)]
 
 
 def test_available_says_which(strict: Sandbox) -> None:
