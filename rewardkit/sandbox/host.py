@@ -591,15 +591,26 @@ class Session:
         *,
         handle: Handle | None = None,
         writeback: bool = False,
+        awaited: bool = False,
     ) -> Reply:
         """Call a global by its dotted name, or with a handle that object ("") or its method. Raises SandboxDied.
 
-        Arguments are plain values (else WireError, a ValueError); Handle, Callback and Remote may stand in them.
+        Arguments are plain values (else WireError, a ValueError); Handle, Callback and Remote may stand in them. With
+        awaited, a coroutine that comes of it is run to its end there, and its result is the value.
         """
         if handle is not None and name:
-            return self._ask(["o", handle.id], "method", [name, list(args), dict(kwargs or {})], {}, writeback)
+            inner = [name, list(args), dict(kwargs or {})]
+            reply = self._ask(["o", handle.id], "run_method" if awaited else "method", inner, {}, writeback)
+            if reply.arguments is not None and len(reply.arguments) == len(inner):
+                theirs = reply.arguments[1]
+                reply = msgspec.structs.replace(reply, arguments=_arguments([theirs]))
+            return reply
         target = ["n", name] if handle is None else ["o", handle.id]
-        return self._ask(target, "call", list(args), dict(kwargs or {}), writeback)
+        return self._ask(target, "run" if awaited else "call", list(args), dict(kwargs or {}), writeback)
+
+    def feed(self, text: str) -> Reply:
+        """Give the program a standard input that holds a text. Raises SandboxDied."""
+        return self._ask(["n", ""], "feed", [text], {}, False)
 
     def get(self, name: str, *, handle: Handle | None = None) -> Reply:
         """Return the value of a global, or of a handle's attribute. Raises SandboxDied."""

@@ -27,8 +27,11 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
-def temporary_folders_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def temporary_folders_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
     """What is left behind is counted; folders that other processes make meanwhile are none of it."""
+    tmp_path_factory.getbasetemp()  # made now, since in a folder of one test it would not outlive that
     with tempfile.TemporaryDirectory(prefix="of-one-test-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         os.chmod(folder, 0o1777)  # other users run programs here too
         monkeypatch.setenv("TMPDIR", folder)
@@ -139,8 +142,9 @@ def test_dropping_a_sandbox_ends_it() -> None:
 
 
 HOST = """
-import sys, time
+import signal, sys, time
 from rewardkit.sandbox import Sandbox, Limits
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background job would start without
 sandbox = Sandbox(sys.argv[1])
 session = sandbox.session("def f():\\n    while True: pass", limits=Limits(cpu_seconds=20))
 _ = session.loaded
