@@ -38,19 +38,9 @@ one hash stall it); `to_value(tree)` is for showing values and for trusted trees
 
 from __future__ import annotations
 
-from rewardkit.sandbox.host import (
-    Callback,
-    Handle,
-    Judge,
-    Remote,
-    Reply,
-    Sandbox,
-    SandboxDied,
-    Session,
-    available,
-    self_test,
-)
+from rewardkit.sandbox.host import Sandbox, available, self_test
 from rewardkit.sandbox.limits import LEVELS, Finished, Level, Limits, Status
+from rewardkit.sandbox.sessions import Callback, Handle, Judge, Remote, Reply, SandboxDied, Session
 from rewardkit.sandbox.wire import to_tree, to_value
 
 __all__ = [

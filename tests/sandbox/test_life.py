@@ -21,7 +21,7 @@ from behind_walls import WIDE, printed, started
 from other_user import USER, run_as_another
 
 from rewardkit.errors import SandboxUnavailable
-from rewardkit.sandbox import LEVELS, Level, Limits, Sandbox, SandboxDied, available, host, reasons, self_test
+from rewardkit.sandbox import LEVELS, Level, Limits, Sandbox, SandboxDied, available, programs, reasons, self_test
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,9 +57,21 @@ def descendants(pid: int) -> set[int]:
 
 
 def server_and_programs(outer: int) -> tuple[int, set[int]]:
-    """Return the first process of the server's pid namespace and the programs below it."""
+    """Return the first process of the server's pid namespace and the programs below it; none that stands ready."""
     (server,) = (pid for pid in descendants(outer) if descendants(pid) or len(descendants(outer)) == 1)
-    return server, descendants(server)
+    return server, {pid for pid in descendants(server) if filters(pid) > 1}
+
+
+def filters(pid: int) -> int:
+    """How many system call filters a process has: the second goes into a child when it gets a program."""
+    return int(Path(f"/proc/{pid}/status").read_text().partition("Seccomp_filters:")[2].split()[0])
+
+
+def spare(sandbox: Sandbox) -> int | None:
+    """The child that stands ready for the next program."""
+    assert sandbox.pid is not None
+    (server,) = (pid for pid in descendants(sandbox.pid) if descendants(pid) or len(descendants(sandbox.pid)) == 1)
+    return next((pid for pid in descendants(server) if filters(pid) == 1), None)
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 20) -> bool:
@@ -122,14 +134,39 @@ def test_closing_ends_everything() -> None:
         session = sandbox.session("import time\ndef f(): return 1\n", limits=WIDE)
         assert session.call("f").value == 1
         assert sandbox.pid is not None
+        assert wait_until(lambda: spare(sandbox) is not None)
         pids = {sandbox.pid, *descendants(sandbox.pid)}
-        assert len(pids) == 3  # the waiting process, the server, the program
+        assert len(pids) == 4  # the waiting process, the server, the program, and the child that stands ready
     assert alive(pids) == set()
     sandbox.close()
     with pytest.raises(SandboxUnavailable):
         sandbox.run("")
     with pytest.raises(SandboxDied, match="closed"):
         session.call("f")
+
+
+def test_the_child_that_stands_ready_has_the_limits_of_its_program() -> None:
+    """It is made for the last program's work folder; a program with another one gets another child."""
+    source = "import os; s = os.statvfs('.'); print(s.f_blocks * s.f_frsize >> 10, s.f_files, os.listdir('.'))"
+    with started("strict") as sandbox:
+        for disk, files in [(1 << 20, 64), (1 << 20, 64), (2 << 20, 64), (2 << 20, 32), (1 << 20, 64)]:
+            limits = Limits(cpu_seconds=20, disk=disk, files=files)
+            assert printed(sandbox, source, limits) == f"{disk >> 10} {files} []"
+        limits = Limits(cpu_seconds=0.2, memory=64 << 20)
+        assert sandbox.run("while True: pass", limits=limits).status == "timeout"
+        assert sandbox.run("x = bytearray(80 << 20)", limits=limits).status == "memory"
+
+
+def test_a_child_that_stood_ready_and_died_is_no_programs_fault() -> None:
+    with started("strict") as sandbox, sandbox.session("def f(): return 1", limits=WIDE) as session:
+        assert session.call("f").value == 1
+        assert wait_until(lambda: spare(sandbox) is not None)
+        ready = spare(sandbox)
+        assert ready is not None
+        os.kill(ready, signal.SIGKILL)
+        assert wait_until(lambda: not alive({ready}))
+        assert sandbox.run("print(1)", limits=WIDE).stdout == b"1\n"
+        assert session.call("f").value == 1
 
 
 def test_dropping_a_sandbox_ends_it() -> None:
@@ -381,7 +418,7 @@ def test_another_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_process_without_an_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host.sys, "_base_executable", "/nowhere/python")
+    monkeypatch.setattr(programs.sys, "_base_executable", "/nowhere/python")
     with pytest.raises(SandboxUnavailable, match="starting /nowhere/python"):
         Sandbox()
 
