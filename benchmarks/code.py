@@ -3,6 +3,7 @@
     python benchmarks/code.py                     # everything, with one worker a core
     python benchmarks/code.py --only battery speed
     python benchmarks/code.py --sample 20         # every 20th row
+    python benchmarks/code.py --only battery --peers peers/bin/python     # beside other executors; see code_peers.py
 
 Every row goes through the engine and its workers, as in `rewardkit eval`. Rows that differ are listed.
 """
@@ -15,6 +16,7 @@ import gzip
 import json
 import platform
 import statistics
+import subprocess
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -158,27 +160,73 @@ def agreement(name: str, sample: int, workers: int | None) -> None:
         print(f"    differs: {line[:300]}")
 
 
-def battery() -> None:
-    """Print how many attacks pass and how many honest programs fail."""
-    for path in (SHARED / "cases" / "code_cases.jsonl", HERE.parent / "tests" / "cases" / "code.jsonl"):
-        counts: collections.Counter[tuple[str, str]] = collections.Counter()
-        wrong = []
-        for line in path.read_text("utf-8").splitlines():
-            case = json.loads(line)
-            verdict = run_tests(
-                case["solution"], case["tests"], mode=case["mode"], entry_point=case["entry_point"], timeout=2.0
-            )
-            got = {1.0: "pass", 0.0: "fail"}.get(verdict.value if verdict.value is not None else -1.0, "abstained")
-            counts[case["kind"], got] += 1
-            if got != case["expected"]:
-                wrong.append(f"{case['id']}: {got}, expected {case['expected']}: {verdict.detail}")
-        attacks = sum(count for (kind, _), count in counts.items() if kind != "honest")
-        honest = sum(count for (kind, _), count in counts.items() if kind == "honest")
-        passed = sum(count for (kind, got), count in counts.items() if kind != "honest" and got != "fail")
-        failed = sum(count for (kind, got), count in counts.items() if kind == "honest" and got != "pass")
-        print(f"{path.name:26} {passed} of {attacks} attacks pass, {failed} of {honest} honest programs fail")
-        for text in wrong:
-            print(f"    {text}")
+KINDS = ("equality", "exit", "patching", "reading", "forging", "weak_compare", "resources", "honest")
+CASES = (SHARED / "cases" / "code_cases.jsonl", HERE.parent / "tests" / "cases" / "code.jsonl")
+
+
+def battery(peers: str | None) -> None:
+    """Print how many attacks pass and honest programs fail: here, and with executors of another environment."""
+    cases = {case["id"]: case for path in CASES for case in map(json.loads, path.read_text("utf-8").splitlines())}
+    ours = "rewardkit"
+    found: dict[str, dict[str, tuple[str, float]]] = {ours: {}}
+    for case in cases.values():
+        began = time.perf_counter()
+        verdict = run_tests(
+            case["solution"], case["tests"], mode=case["mode"], entry_point=case["entry_point"], timeout=2.0
+        )
+        seconds = time.perf_counter() - began
+        got = {1.0: "passed", 0.0: "failed"}.get(verdict.value if verdict.value is not None else -1.0, "abstained")
+        found[ours][case["id"]] = got, seconds
+        if (got == "passed") != (case["kind"] == "honest"):
+            print(f"    {case['id']}: {got}, expected {case['expected']}: {verdict.detail}")
+    for path in CASES:
+        rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        attacks = [found[ours][row["id"]][0] for row in rows if row["kind"] != "honest"]
+        honest = [found[ours][row["id"]][0] for row in rows if row["kind"] == "honest"]
+        passed, failed = sum(got != "failed" for got in attacks), sum(got != "passed" for got in honest)
+        print(f"{path.name:26} {passed} of {len(attacks)} attacks pass, {failed} of {len(honest)} honest programs fail")
+    if peers is not None:
+        for row in _of_peers(peers):
+            if "absent" in row:
+                print(f"    {row['executor']} is not there: {row['absent']}")
+            else:
+                found.setdefault(row["executor"], {})[row["id"]] = row["verdict"], row["seconds"]
+    _print_battery(cases, found)
+
+
+def _of_peers(python: str) -> Iterator[dict[str, Any]]:
+    command = [python, "-P", str(HERE / "code_peers.py"), *map(str, CASES)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield from map(json.loads, process.stdout)
+    if process.returncode:
+        raise SystemExit(f"the other executors could not be run: {' '.join(command)}")
+
+
+def _print_battery(cases: dict[str, dict[str, Any]], found: dict[str, dict[str, tuple[str, float]]]) -> None:
+    """Print attacks that pass, of those that an executor has a form for, and honest programs that do not pass."""
+    print(f"\n{'attacks scored pass':24}" + "".join(f"{kind:>14}" for kind in (*KINDS[:-1], "all")), end="")
+    print(f"{'honest failed':>16}{'raised, died':>14}{'stalled':>9}{'> 5 s':>7}{'ms':>7}")
+    for name, verdicts in found.items():
+        cells = []
+        for kind in (*KINDS[:-1], "all", "honest"):
+            rows = [
+                got
+                for case, (got, _) in verdicts.items()
+                if cases[case]["kind"] == kind or (kind == "all" and cases[case]["kind"] != "honest")
+            ]
+            bad = sum((got == "passed") != (kind == "honest") for got in rows)
+            cells.append(f"{bad}/{len(rows)}" if rows else "-")
+        of_all = [got for got, _ in verdicts.values()]
+        slow = sum(seconds > 5 for _, seconds in verdicts.values())
+        times = [
+            seconds
+            for case, (got, seconds) in verdicts.items()
+            if got == "passed" and cases[case]["kind"] == "honest" and cases[case]["mode"] == "function"
+        ]
+        print(f"{name:24}" + "".join(f"{cell:>14}" for cell in cells[:-1]) + f"{cells[-1]:>16}", end="")
+        broken = of_all.count("raised") + of_all.count("died")
+        print(f"{broken:>14}{of_all.count('stalled'):>9}{slow:>7}{1000 * statistics.median(times):>7.1f}", flush=True)
 
 
 def speed() -> None:
@@ -217,6 +265,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[], help=f"of: battery, speed, {', '.join(SETS)}")
     parser.add_argument("--sample", type=int, default=1, help="take every n-th row")
     parser.add_argument("--workers", type=int, default=None)
+    parser.add_argument("--peers", metavar="PYTHON", help="the interpreter of an environment as in code_peers.py")
     options = parser.parse_args()
     print(f"Python {platform.python_version()}, level strict, timeout 3 s")
     for label, reasons in MAPPING.items():
@@ -225,7 +274,7 @@ def main() -> None:
         if not options.only or name in options.only:
             agreement(name, options.sample, options.workers)
     if not options.only or "battery" in options.only:
-        battery()
+        battery(options.peers)
     if not options.only or "speed" in options.only:
         speed()
     close_all()

@@ -75,9 +75,9 @@ class Diary:
         self.given += found
         return found
 
-    def begin(self) -> None:
-        """Training begins now."""
-        self.began = self.last = time.perf_counter()
+    def begin(self, when: float | None = None) -> None:
+        """Training begins now, or began at a time of the same clock."""
+        self.began = self.last = time.perf_counter() if when is None else when
 
     def step(self) -> None:
         """A step has ended now."""
@@ -167,7 +167,41 @@ def run_trl(model_dir: str, seed: int, steps: int, dtype: str, folder: str, diar
 
 def run_ours(model_dir: str, seed: int, steps: int, dtype: str, folder: str, diary: Diary) -> list[float]:
     """Train with rewardkit; return the share of dead groups as it says it, by step."""
-    raise SystemExit("pending")
+    from trainer_backend import GRPOConfig, GRPOTrainer
+
+    said = []
+
+    def clock(step: int, metrics: Mapping[str, float]) -> None:
+        if step == 1:  # it loads and prepares within train(), which TRL does before
+            diary.begin(time.perf_counter() - metrics["time/step"])
+        diary.step()
+        said.append(metrics["frac_reward_zero_std"])
+
+    settings = GRPOConfig(
+        model=model_dir,
+        dtype=dtype,
+        dir=folder,
+        seed=seed,
+        max_steps=steps,
+        learning_rate=RATE,
+        lr_scheduler_type="constant",
+        per_device_train_batch_size=GROUP * PROMPTS,
+        num_generations=GROUP,
+        max_completion_length=TOKENS,
+        temperature=1.0,
+        beta=0.0,
+        loss_type="dapo",
+        scale_rewards="group",
+        r=16,
+        lora_alpha=32,
+        target_modules="all-linear",
+        save_steps=steps,
+    )
+    trainer = GRPOTrainer(
+        reward_funcs=diary.reward, args=settings, train_dataset=problems(), callbacks=[clock]
+    )
+    trainer.train(overwrite=True)
+    return said
 
 
 RUNS: Mapping[str, Callable[[str, int, int, str, str, Diary], list[float]]] = {"trl": run_trl, "ours": run_ours}

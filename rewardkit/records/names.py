@@ -93,6 +93,7 @@ WEAK: tuple[str, ...] = (
     "text",
     "texts",
     "code",
+    "code_list",
     "输出",
     "预测",
 )

@@ -19,13 +19,16 @@ one hash stall it); `to_value(tree)` is for showing values and for trusted trees
         .session(source, *, limits=Limits()) -> Session
         .judge(source, *, remote: Session, names: Sequence[str] = (), writeback=False, limits=Limits()) -> Judge
         .level, .close()
-    Session.call(name, args=(), kwargs={}, *, handle=None, writeback=False) -> Reply
+    Session.call(name, args=(), kwargs={}, *, handle=None, writeback=False, awaited=False) -> Reply
         name: a dotted global name ("Solution.method" too). With handle: the name of the object's method, or "" to call
         the object itself. Arguments are plain values; Handle, Callback(f) and Remote(name) may stand in them.
+        awaited: a coroutine that the call returns is run to its end.
     Session.get(name, *, handle=None) -> Reply          the value of a global name, or of a handle's attribute
+    Session.feed(text) -> Reply                         what input() reads from now on
     Session.loaded -> Reply;  .finish() -> Finished (kills what still runs);  .close()
     Judge is a Session in which the `names` are those of the program `remote`, by message: call, attribute, item, len,
-        iteration and str work; ==, ordering, truth, arithmetic raise. Test code lives there:
+        iteration, str, await and the truth of plain objects work; ==, ordering, arithmetic and other truth raise. What
+        the test hands over is lent in its public fields, where its class is the test's own. Test code lives there:
         judge.call("check", [Remote("candidate")]).
     Reply: .ok; .value (a wire tree), or .exception (the nearest builtin exception's name) with .text (its message) and
         .original (its own class's name), or .missing (no such global), or .refused (why the value cannot cross);
@@ -35,19 +38,9 @@ one hash stall it); `to_value(tree)` is for showing values and for trusted trees
 
 from __future__ import annotations
 
-from rewardkit.sandbox.host import (
-    Callback,
-    Handle,
-    Judge,
-    Remote,
-    Reply,
-    Sandbox,
-    SandboxDied,
-    Session,
-    available,
-    self_test,
-)
+from rewardkit.sandbox.host import Sandbox, available, self_test
 from rewardkit.sandbox.limits import LEVELS, Finished, Level, Limits, Status
+from rewardkit.sandbox.sessions import Callback, Handle, Judge, Remote, Reply, SandboxDied, Session
 from rewardkit.sandbox.wire import to_tree, to_value
 
 __all__ = [

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import collections.abc
 import contextlib
 import functools
 import io
@@ -101,7 +102,8 @@ def main(mode: str, read: int, write: int) -> NoReturn:
         job = pipe.receive()
         if job is None:
             os._exit(0)
-        random.seed()
+        if "random" in job[1]:  # else nobody asks, and it would touch, and so copy, pages for nothing
+            random.seed()
         code = _program(pipe, job[1]) if mode == "run" else _Peer(pipe, mode).serve(job)
     except BrokenPipeError:
         pass
@@ -235,6 +237,7 @@ class _Peer:
         self._numbers: dict[int, int] = {}
         self._seen: dict[int, Opaque] = {}
         self._given: set[int] = set()  # functions that the other side may call
+        self._lent: set[int] = set()  # objects whose fields the other side may look at and set
         self._asking = 0
 
     def serve(self, job: list[Any]) -> int:
@@ -267,8 +270,8 @@ class _Peer:
     def _perform(self, message: list[Any]) -> list[Any]:
         _, target, operation, arguments, keywords, writeback = message
         refused = self._refused()
-        if refused and (target[0] != "o" or target[1] not in self._given or operation != "call"):
-            return ["r", "only functions that were given away can be called"]
+        if refused and not self._may_ask(target, operation):
+            return ["r", "only functions that were given away can be called, and fields of plain objects looked at"]
         try:
             values = to_value(check(arguments, refused), self._special)
             named = to_value(check(keywords, refused), self._special)
@@ -295,9 +298,14 @@ class _Peer:
             return ["r", wire.text_of(problem) or type(problem).__name__]
 
     def _operate(self, target: list[Any], operation: str, values: list[Any], named: dict[str, Any]) -> Any:
+        if operation == "feed":
+            return _feed(*values)
         item = self._global(target[1]) if target[0] == "n" else self._objects[target[1]]
-        if operation == "call":
-            return item(*values, **named)
+        if operation in ("call", "run"):
+            value = item(*values, **named)
+            return value if operation == "call" else _awaited(value)
+        if self._refused():
+            return _ON_LENT[operation](item, *values)
         return _OPERATIONS[operation](item, *values)
 
     def _global(self, name: str) -> Any:
@@ -315,13 +323,19 @@ class _Peer:
         """Return the tags that are not taken now: while a judge asks, it hears the program that it tests."""
         return wire.TRUSTED if self._judges and self._asking else frozenset()
 
+    def _may_ask(self, target: list[Any], operation: str) -> bool:
+        """Whether the program that a judge tests may do this to something of the judge's."""
+        if target[0] != "o":
+            return False
+        return operation in _ON_LENT if target[1] in self._lent else operation == "call" and target[1] in self._given
+
     # Crossing.
 
     def _encode(self, value: Any) -> Any:
         return Encoder(self._opaque, wire=True).tree(value)
 
     def _opaque(self, value: Any) -> list[Any]:
-        if type(value) is Opaque:
+        if type(value) in (Opaque, Lent, Pending):
             target: list[Any] = object.__getattribute__(value, "_target")
             return target
         number = self._numbers.get(id(value))
@@ -331,9 +345,12 @@ class _Peer:
                 raise WireError(f"more than {_MOST_OBJECTS} objects")
             self._objects.append(value)
             self._numbers[id(value)] = number
-        if self._judges and isinstance(value, _FUNCTIONS):
-            self._given.add(number)
-            return ["k", number, _name(value)]
+        if self._judges:
+            if isinstance(value, _FUNCTIONS):
+                self._given.add(number)
+                return ["k", number, _name(value)]
+            if _is_plain_object(value):
+                self._lent.add(number)
         return ["h", number, _name(type(value))]
 
     def _special(self, tree: list[Any]) -> Any:
@@ -343,7 +360,8 @@ class _Peer:
         if tag == "n":
             return self._global(item)
         if item not in self._seen:
-            proxy: Any = Opaque(self, ["o", item])
+            kind = Lent if not self._judges else Pending if tag == "h" and tree[2] == "coroutine" else Opaque
+            proxy: Any = kind(self, ["o", item])
             self._seen[item] = proxy if tag == "h" else self._function(proxy, tree[2])
         return self._seen[item]
 
@@ -413,6 +431,26 @@ def _name(item: Any) -> str:
     return str.__getitem__(name, slice(100)) if isinstance(name, str) else "object"
 
 
+def _awaited(value: Any) -> Any:
+    """Return a value; run it first when it is a coroutine."""
+    if not isinstance(value, types.CoroutineType):
+        return value
+    import asyncio  # slow to import, and few need it
+
+    return asyncio.run(value)
+
+
+def _truth(item: Any) -> bool | None:
+    """Return True for a plain object whose class says nothing about truth, which is true in Python; else None."""
+    said = any(name in vars(base) for base in type(item).__mro__ for name in ("__bool__", "__len__"))
+    return True if _is_plain_object(item) and not said else None
+
+
+def _feed(text: str) -> None:
+    """Give the program a standard input that holds a text."""
+    sys.stdin = io.TextIOWrapper(io.BytesIO(text.encode("utf-8", "surrogateescape")), "utf-8", "surrogateescape")
+
+
 _OPERATIONS: dict[str, Callable[..., Any]] = {
     "get": getattr,
     "set": setattr,
@@ -425,12 +463,50 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "str": str,
     "repr": repr,
     "method": lambda item, name, values, named: getattr(item, name)(*values, **named),
+    "run_method": lambda item, name, values, named: _awaited(getattr(item, name)(*values, **named)),
     "value": lambda item: item,
+    "await": _awaited,
+    "truth": _truth,
 }
 
 
+def _is_plain_object(value: Any) -> bool:
+    """Whether an object is of a simple class that this side's source defines, such as a node of a linked list."""
+    *kinds, _ = type(value).__mro__
+    homes = {kind.__module__ for kind in kinds}
+    return type(type(value)) is type and (homes == {"judge"} or homes == {"solution"})
+
+
+def _field(item: Any, name: str) -> dict[str, Any]:
+    """Return an object's fields, after a look whether the program under test may have this one. Raises AttributeError.
+
+    Fields of the object itself only, by public names: no methods, nothing of the class, nothing that leads to the
+    test's own variables.
+    """
+    fields: dict[str, Any] = getattr(item, "__dict__", {})
+    if type(name) is not str or name.startswith("_") or name not in fields or isinstance(fields[name], _FUNCTIONS):
+        raise AttributeError(f"{_name(type(item))!r} object has no field {name!r} to be lent"[:300])
+    return fields
+
+
+def _set_field(item: Any, name: str, value: Any) -> None:
+    _field(item, name)[name] = value
+
+
+_ON_LENT: dict[str, Callable[..., Any]] = {
+    "get": lambda item, name: _field(item, name)[name],
+    "set": _set_field,
+    "truth": _truth,
+}
+"""What the program under test may do to a plain object that a test has given it."""
+
+
 class Opaque:
-    """Something on the other side. It can be called, iterated over, asked for attributes, items, length and text."""
+    """Something on the other side. It can be called, iterated over, asked for attributes, items, length and text.
+
+    It is never false, as a lie about that could end a loop of a test: a plain object of a class that leaves truth to
+    Python is true, so that `while node:` works, and anything else is an error.
+    """
 
     __slots__ = ("_peer", "_target")
 
@@ -467,6 +543,11 @@ class Opaque:
     def __iter__(self) -> Iterator[Any]:
         return iter(_ask(self, "iter"))
 
+    def __bool__(self) -> bool:
+        if _ask(self, "truth") is True:
+            return True
+        raise OpaqueError("__bool__: an object that is no plain data cannot be judged")
+
     def __str__(self) -> str:
         return _ask(self, "str")  # type: ignore[no-any-return]
 
@@ -497,7 +578,6 @@ _REFUSED = (
         "gt",
         "ge",
         "hash",
-        "bool",
         "int",
         "float",
         "complex",
@@ -511,3 +591,41 @@ _REFUSED = (
 )
 for _operator in _REFUSED:
     setattr(Opaque, f"__{_operator}__", _refusing(f"__{_operator}__"))
+
+
+class Lent(Opaque):
+    """A test's object in the program under test, where comparing it harms nobody: the same, or not."""
+
+    __slots__ = ()
+    __eq__, __ne__, __hash__ = object.__eq__, object.__ne__, object.__hash__
+
+
+class Pending(Opaque):
+    """A coroutine on the other side. To await it runs it to its end there, in an event loop of its own."""
+
+    __slots__ = ()
+    __hash__ = object.__hash__  # asyncio keeps them in dicts; all other comparisons are still refused
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(name)  # asyncio looks for those of a coroutine of this process, to show it
+
+    def __await__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> NoReturn:
+        raise StopIteration(_ask(self, "await"))
+
+    def send(self, _: Any) -> NoReturn:
+        self.__next__()
+
+    def throw(self, problem: Any, *_: Any) -> NoReturn:
+        raise problem
+
+    def close(self) -> None:
+        pass
+
+
+collections.abc.Coroutine.register(Pending)

@@ -27,6 +27,7 @@ from . import child, kernel, landlock, namespaces, places, privileges, seccomp
 
 _THREAD_STACK = 4 << 20  # else each thread takes as much address space as the main thread's stack may
 _LARGEST = 1 << 16
+_READY = 5.0  # seconds for a child that is to stand ready
 _CORES = os.cpu_count() or 1
 _HEADER = struct.Struct(">I")
 _STATUS = 5  # the child's status pipe, behind stdin, stdout, stderr, job and reply
@@ -42,6 +43,13 @@ class _Running:
         self.clock = (~pid << 3) | 2
         self.look_at = time.monotonic() + cpu_seconds / _CORES
         self.why = ""
+
+
+class _Spare:
+    """A child that stands ready behind its walls: all it waits for is its descriptors and limits."""
+
+    def __init__(self, pid: int, talk: socket.socket, folder: tuple[int, int]) -> None:
+        self.pid, self.talk, self.folder = pid, talk, folder
 
 
 def main(level: str, control: int, preload: list[str]) -> None:
@@ -97,6 +105,8 @@ class Server:
         self._conversation = conversation
         self._children: dict[int, _Running] = {}
         self._numbers: dict[int, int] = {}  # pidfd -> number
+        self._spare: _Spare | None = None
+        self._folder_size = (0, 0)  # bytes and files of the last child's work folder
         self._poll = select.poll()
         getattr(self, f"_enter_{level}")()
         os.dup2(0, 2)
@@ -183,6 +193,8 @@ class Server:
                 else:
                     self._reap(self._numbers[fd])
             self._watch_cpu()
+            if self._spare is None and len(self._children) == 1 and self.level == "strict" and not self._poll.poll(0):
+                self._make_spare(self._folder_size)
 
     def _patience(self) -> float | None:
         if not self._children:
@@ -205,7 +217,7 @@ class Server:
         status = fds[-1]
         folder = _temporary(self.folder) if self.level == "unsafe" else ""
         try:
-            pid = namespaces.fork_first(self._self) if self.level == "strict" else kernel.fork()
+            pid = self._send_spare(mode, limits, fds) or self._fork()
         except (kernel.Refused, OSError) as problem:
             _write(status, ["f", "starting a process", _error_number(problem), str(problem)])
             for fd in fds:
@@ -219,14 +231,79 @@ class Server:
         self._children[number] = running
         self._numbers[running.pidfd] = number
         self._poll.register(running.pidfd, select.POLLIN)
+        self._folder_size = (limits["disk"], limits["files"])
 
-    def _become_child(self, mode: str, limits: dict[str, Any], fds: list[int], folder: str) -> None:
+    def _fork(self) -> int:
+        return namespaces.fork_first(self._self) if self.level == "strict" else kernel.fork()
+
+    # The next child is started before it is asked for, while the one before it runs: half of a short run is starting.
+    # Where several run at once all cores are busy, and it would only cost.
+
+    def _make_spare(self, folder: tuple[int, int]) -> None:
+        """Start the next child, up to where it must know what it is for. Where that fails the next start says why."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.settimeout(_READY)
+        with theirs:
+            try:
+                pid = self._fork()
+            except kernel.Refused:
+                ours.close()
+                return
+            if pid == 0:
+                self._become_spare(theirs.fileno(), folder)
+        self._spare = _Spare(pid, ours, folder)
+
+    def _become_spare(self, talk: int, folder: tuple[int, int]) -> None:
+        """In the child: go behind its own walls, and wait for what it is to run. Never returns."""
+        try:
+            os.dup2(talk, 3, inheritable=False)
+            kernel.call("closing descriptors", "close_range", 4, 0xFFFFFFFF, 0)
+            self._walls(folder)
+            conversation = socket.socket(fileno=3)
+            conversation.send(b"+")
+            data, fds, _, _ = socket.recv_fds(conversation, _LARGEST, 6, socket.MSG_CMSG_CLOEXEC)
+            if not data:
+                os._exit(0)
+            mode, limits = json.loads(data)
+            conversation.detach()
+        except BaseException:
+            os._exit(1)
+        self._become_child(mode, limits, fds, "", ready=True)
+
+    def _send_spare(self, mode: str, limits: dict[str, Any], fds: list[int]) -> int:
+        """Let the child that stands ready run this; return its pid, or 0 when there is none that fits."""
+        spare = self._spare
+        if spare is None:
+            return 0
+        if spare.folder == (limits["disk"], limits["files"]):
+            with contextlib.suppress(OSError):
+                if spare.talk.recv(1):
+                    socket.send_fds(spare.talk, [json.dumps([mode, limits]).encode()], fds)
+                    self._spare = None
+                    spare.talk.close()
+                    return spare.pid
+        self._drop_spare()
+        return 0
+
+    def _drop_spare(self) -> None:
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            spare.talk.close()
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(spare.pid, signal.SIGKILL)
+            os.waitpid(spare.pid, 0)
+
+    def _become_child(
+        self, mode: str, limits: dict[str, Any], fds: list[int], folder: str, *, ready: bool = False
+    ) -> None:
         """In the child: take its descriptors, go behind its own walls, and run the program. Never returns."""
         try:
             high = [os.dup(fd) for fd in fds] if min(fds) < len(fds) else fds
             for place, fd in enumerate(high, _STATUS + 1 - len(high)):  # without input of its own: our /dev/null
                 os.dup2(fd, place, inheritable=False)
             kernel.call("closing descriptors", "close_range", _STATUS + 1, 0xFFFFFFFF, 0)
+            if not ready and self.level == "strict":
+                self._walls((limits["disk"], limits["files"]))
             getattr(self, f"_child_{self.level}")(limits, folder)
             os.close(_STATUS)
         except BaseException as problem:
@@ -236,11 +313,15 @@ class Server:
             os._exit(1)
         child.main(mode, 3, 4)
 
-    def _child_strict(self, limits: dict[str, Any], folder: str) -> None:
-        namespaces.work_folder(limits["disk"], limits["files"])
+    def _walls(self, folder: tuple[int, int]) -> None:
+        """Mounts, work folder and users of the child's own, and no capability."""
+        size, files = folder
+        namespaces.work_folder(size, files)
         namespaces.own_users()
-        self._limit(limits, limits["processes"])
         privileges.drop_capabilities()
+
+    def _child_strict(self, limits: dict[str, Any], folder: str) -> None:
+        self._limit(limits, limits["processes"])
         self._child_filter.install()
 
     def _child_landlock(self, limits: dict[str, Any], folder: str) -> None:
@@ -307,6 +388,7 @@ class Server:
         os.close(running.status)
 
     def _end_all(self) -> None:
+        self._drop_spare()
         for running in list(self._children.values()):
             running.why = running.why or "closed"
             self._kill(running)

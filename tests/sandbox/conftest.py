@@ -11,7 +11,7 @@ import pytest
 from behind_walls import SOURCE, Cut, started
 
 from rewardkit.errors import SandboxUnavailable
-from rewardkit.sandbox import Level, Sandbox, host
+from rewardkit.sandbox import Level, Sandbox, host, programs
 
 
 def pytest_report_header() -> str:
@@ -62,7 +62,7 @@ def without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
             text = (folder / name).read_text(encoding="utf-8")
             assert old in text, f"{name} has changed: {old!r} is not in it"
             (folder / name).write_text(text.replace(old, new), encoding="utf-8")
-        monkeypatch.setattr(host, "BOOT", folder / "boot.py")
+        monkeypatch.setattr(programs, "BOOT", folder / "boot.py")
         if not probe:
             monkeypatch.setattr(host, "_probe", lambda sandbox: [])
         try:

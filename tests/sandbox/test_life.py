@@ -18,16 +18,20 @@ from pathlib import Path
 
 import pytest
 from behind_walls import WIDE, printed, started
+from other_user import USER, run_as_another
 
 from rewardkit.errors import SandboxUnavailable
-from rewardkit.sandbox import LEVELS, Level, Limits, Sandbox, SandboxDied, available, host, reasons, self_test
+from rewardkit.sandbox import LEVELS, Level, Limits, Sandbox, SandboxDied, available, programs, reasons, self_test
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
-def temporary_folders_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def temporary_folders_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
     """What is left behind is counted; folders that other processes make meanwhile are none of it."""
+    tmp_path_factory.getbasetemp()  # made now, since in a folder of one test it would not outlive that
     with tempfile.TemporaryDirectory(prefix="of-one-test-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         os.chmod(folder, 0o1777)  # other users run programs here too
         monkeypatch.setenv("TMPDIR", folder)
@@ -53,9 +57,21 @@ def descendants(pid: int) -> set[int]:
 
 
 def server_and_programs(outer: int) -> tuple[int, set[int]]:
-    """Return the first process of the server's pid namespace and the programs below it."""
+    """Return the first process of the server's pid namespace and the programs below it; none that stands ready."""
     (server,) = (pid for pid in descendants(outer) if descendants(pid) or len(descendants(outer)) == 1)
-    return server, descendants(server)
+    return server, {pid for pid in descendants(server) if filters(pid) > 1}
+
+
+def filters(pid: int) -> int:
+    """How many system call filters a process has: the second goes into a child when it gets a program."""
+    return int(Path(f"/proc/{pid}/status").read_text().partition("Seccomp_filters:")[2].split()[0])
+
+
+def spare(sandbox: Sandbox) -> int | None:
+    """The child that stands ready for the next program."""
+    assert sandbox.pid is not None
+    (server,) = (pid for pid in descendants(sandbox.pid) if descendants(pid) or len(descendants(sandbox.pid)) == 1)
+    return next((pid for pid in descendants(server) if filters(pid) == 1), None)
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 20) -> bool:
@@ -118,14 +134,39 @@ def test_closing_ends_everything() -> None:
         session = sandbox.session("import time\ndef f(): return 1\n", limits=WIDE)
         assert session.call("f").value == 1
         assert sandbox.pid is not None
+        assert wait_until(lambda: spare(sandbox) is not None)
         pids = {sandbox.pid, *descendants(sandbox.pid)}
-        assert len(pids) == 3  # the waiting process, the server, the program
+        assert len(pids) == 4  # the waiting process, the server, the program, and the child that stands ready
     assert alive(pids) == set()
     sandbox.close()
     with pytest.raises(SandboxUnavailable):
         sandbox.run("")
     with pytest.raises(SandboxDied, match="closed"):
         session.call("f")
+
+
+def test_the_child_that_stands_ready_has_the_limits_of_its_program() -> None:
+    """It is made for the last program's work folder; a program with another one gets another child."""
+    source = "import os; s = os.statvfs('.'); print(s.f_blocks * s.f_frsize >> 10, s.f_files, os.listdir('.'))"
+    with started("strict") as sandbox:
+        for disk, files in [(1 << 20, 64), (1 << 20, 64), (2 << 20, 64), (2 << 20, 32), (1 << 20, 64)]:
+            limits = Limits(cpu_seconds=20, disk=disk, files=files)
+            assert printed(sandbox, source, limits) == f"{disk >> 10} {files} []"
+        limits = Limits(cpu_seconds=0.2, memory=64 << 20)
+        assert sandbox.run("while True: pass", limits=limits).status == "timeout"
+        assert sandbox.run("x = bytearray(80 << 20)", limits=limits).status == "memory"
+
+
+def test_a_child_that_stood_ready_and_died_is_no_programs_fault() -> None:
+    with started("strict") as sandbox, sandbox.session("def f(): return 1", limits=WIDE) as session:
+        assert session.call("f").value == 1
+        assert wait_until(lambda: spare(sandbox) is not None)
+        ready = spare(sandbox)
+        assert ready is not None
+        os.kill(ready, signal.SIGKILL)
+        assert wait_until(lambda: not alive({ready}))
+        assert sandbox.run("print(1)", limits=WIDE).stdout == b"1\n"
+        assert session.call("f").value == 1
 
 
 def test_dropping_a_sandbox_ends_it() -> None:
@@ -138,8 +179,9 @@ def test_dropping_a_sandbox_ends_it() -> None:
 
 
 HOST = """
-import sys, time
+import signal, sys, time
 from rewardkit.sandbox import Sandbox, Limits
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background job would start without
 sandbox = Sandbox(sys.argv[1])
 session = sandbox.session("def f():\\n    while True: pass", limits=Limits(cpu_seconds=20))
 _ = session.loaded
@@ -255,7 +297,6 @@ def test_ids_by_which_a_program_runs_own_nothing(strict: Sandbox) -> None:
     assert uids == ({os.geteuid()} if os.geteuid() else uids - {0}) and len(uids) == 1
 
 
-OTHER_USER = 54_321
 AS_ANOTHER = """
 import json, os, sys
 from rewardkit.sandbox import Sandbox, self_test
@@ -272,44 +313,13 @@ print(json.dumps(found))
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="run as a normal user, every other test shows this")
-def test_an_unprivileged_user_has_the_same_walls(tmp_path: Path) -> None:
-    done = as_user([sys.executable, getattr(sys, "_base_executable", ""), "/usr/bin/python3"], AS_ANOTHER)
-    found = json.loads(done)
+def test_an_unprivileged_user_has_the_same_walls() -> None:
+    done = run_as_another(["-c", AS_ANOTHER], needs="rewardkit.sandbox")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
     assert found["strict"] == [0, 2, 0, "65534"]
-    assert found["landlock"] == [0, 2, 0, str(OTHER_USER)]
-    assert found["unsafe"][1:] == [2, 0, str(OTHER_USER)]
-
-
-def as_user(interpreters: list[str], code: str) -> str:
-    """Run code as a user without any privilege, with the first interpreter that this user may start."""
-    import msgspec
-
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    paths = os.pathsep.join([str(ROOT), str(Path(msgspec.__file__).parents[1])])
-    check = f"import sys; assert sys.version.startswith('{version}.'); import rewardkit.sandbox"
-    for interpreter in filter(None, interpreters):
-        for script in (check, code):
-            try:
-                done = subprocess.run(
-                    [interpreter, "-B", "-c", script],
-                    user=OTHER_USER,
-                    group=OTHER_USER,
-                    extra_groups=[],
-                    env={"PYTHONPATH": paths, "PATH": os.environ["PATH"]},
-                    cwd="/",
-                    capture_output=True,
-                    text=True,
-                    timeout=120,
-                )
-            except PermissionError:
-                break
-            if script == code:
-                assert done.returncode == 0, done.stderr
-                return done.stdout
-            if done.returncode:
-                break
-    pytest.skip("no interpreter and checkout here that another user may read")
+    assert found["landlock"] == [0, 2, 0, str(USER)]
+    assert found["unsafe"][1:] == [2, 0, str(USER)]
 
 
 def test_available_says_which(strict: Sandbox) -> None:
@@ -408,7 +418,7 @@ def test_another_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_process_without_an_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host.sys, "_base_executable", "/nowhere/python")
+    monkeypatch.setattr(programs.sys, "_base_executable", "/nowhere/python")
     with pytest.raises(SandboxUnavailable, match="starting /nowhere/python"):
         Sandbox()
 

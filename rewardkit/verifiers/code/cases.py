@@ -32,6 +32,8 @@ class Call(msgspec.Struct, frozen=True):
         weight: What the test counts for with `credit="weighted"`.
         receiver: Names a class: the method of a new object of it is called.
         keep: Keep the object of `receiver` for the next call that keeps it, too.
+        awaited: A coroutine that the call returns is run, and its result compared.
+        stdin: What `input()` reads during the call.
     """
 
     function: str
@@ -45,6 +47,8 @@ class Call(msgspec.Struct, frozen=True):
     weight: float = 1.0
     receiver: str | None = None
     keep: bool = False
+    awaited: bool = False
+    stdin: str | None = None
 
 
 class Stream(msgspec.Struct, frozen=True):

@@ -100,8 +100,8 @@ def extract_program(
         return NoProgram("no_answer", "no code found: the thinking block is never closed")
     if not answer.strip():
         return NoProgram("no_answer", "no code found: the answer is empty")
-    # One character more, so that the limit below sees it.
-    found = _find(answer[: 8 * MAX_SOURCE], prompt, frozenset(names), where, stop)
+    text = answer[: 8 * MAX_SOURCE].replace("\r\n", "\n")  # as Python itself reads sources
+    found = _find(text, prompt.replace("\r\n", "\n"), frozenset(names), where, stop)
     return found if isinstance(found, NoProgram) else _checked(found)
 
 

@@ -53,6 +53,7 @@ _SINGLE = (
     "method",
     "calls",
     "init",
+    "stdin",
 )
 
 
@@ -171,7 +172,8 @@ def _listed(tests: Sequence[Mapping[str, Any]], mode: str | None, entry: str | N
 
 
 def _is_stream(test: Mapping[str, Any]) -> bool:
-    return "stdout" in test or "stdin" in test or ("input" in test and "output" in test)
+    called = "expected" in test or "raises" in test
+    return "stdout" in test or ("stdin" in test and not called) or ("input" in test and "output" in test)
 
 
 def _stream(test: Mapping[str, Any], number: int) -> Stream:
@@ -234,7 +236,17 @@ def _one_call(test: Mapping[str, Any], where: str, number: int, function: str, r
     if raises is not None:
         if not isinstance(raises, str) or not raises.isidentifier() or "expected" in test:
             raise ValueError(f"{where}: raises: the name of an exception is wanted, and no `expected` beside it")
-        return Call(function, args, kwargs, "raises", raises, weight=_weight(test, number), receiver=receiver)
+        return Call(
+            function,
+            args,
+            kwargs,
+            "raises",
+            raises,
+            weight=_weight(test, number),
+            receiver=receiver,
+            awaited=True,
+            stdin=_stdin(test, where),
+        )
     if "expected" not in test:
         raise ValueError(f"{where}: neither `expected` nor `raises`")
     return Call(
@@ -247,7 +259,13 @@ def _one_call(test: Mapping[str, Any], where: str, number: int, function: str, r
         writeback=_writeback(test.get("writeback"), len(args), where),
         weight=_weight(test, number),
         receiver=receiver,
+        awaited=True,
+        stdin=_stdin(test, where),
     )
+
+
+def _stdin(test: Mapping[str, Any], where: str) -> str | None:
+    return None if test.get("stdin") is None else _lines(test["stdin"], f"{where}: stdin")
 
 
 def _writeback(value: Any, count: int, where: str) -> int | None:
@@ -328,7 +346,7 @@ def _inputs_outputs(given: Mapping[str, Any], entry: str | None) -> Tests:
     relation = "wrapped" if wrapped and not given.get("unwrapped") else "equal"
     return Calls(
         tuple(
-            Call(function, args, {}, relation, value)  # type: ignore[arg-type]
+            Call(function, args, {}, relation, value, awaited=True)  # type: ignore[arg-type]
             for args, value in zip(parsed, wanted, strict=True)
         ),
         loose=True,
@@ -389,6 +407,7 @@ def _livecodebench(given: Mapping[str, Any], entry: str | None) -> Tests:
                 _json(case["output"], f"test {number}: output")
                 if isinstance(case.get("output"), str)
                 else case["output"],
+                awaited=True,
             )
             for number, case in enumerate(cases, 1)
         ),

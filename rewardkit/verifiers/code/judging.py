@@ -230,7 +230,7 @@ class _Run:
         self._count(finished)
         if finished.code != 0:
             return self._failed(finished)
-        got = finished.stdout.decode("utf-8", "replace")
+        got = finished.stdout.decode("utf-8", "surrogateescape")  # what is no UTF-8 equals nothing that is
         difference = output_difference(case.stdout, got, self.tolerance)
         if difference is None:
             return Outcome("passed")
@@ -354,8 +354,15 @@ class _Caller:
                 return self._raised(case, found)
             handle = found
         try:
+            if case.stdin is not None:
+                self.session.feed(case.stdin)
             reply = self.session.call(
-                case.function, case.args, case.kwargs, handle=handle, writeback=case.writeback is not None
+                case.function,
+                case.args,
+                case.kwargs,
+                handle=handle,
+                writeback=case.writeback is not None,
+                awaited=case.awaited,
             )
         except ValueError as problem:  # the arguments are too large or too deep to cross
             return Outcome("bad_tests", f"arguments that cannot be sent: {problem}")

@@ -248,6 +248,8 @@ def refuse_unsupported(tree: ast.Module, remote: Collection[str]) -> None:
                 raise ValueError(f"not supported: test code that patches or captures what the solution does ({name})")
             case ast.Attribute(ast.Name("sys"), "stdout" | "stdin" as name, ast.Store()):
                 raise ValueError(f"not supported: test code that replaces sys.{name}")
+            case ast.Attribute(ast.Name("builtins" | "__builtins__"), name, ast.Store()):
+                raise ValueError(f"not supported: test code that replaces builtins.{name}")
 
 
 def _refuse_theirs(kind: ast.expr, remote: Collection[str], what: str) -> None:

@@ -173,6 +173,14 @@ CASES = [
         "a prompt that begins with an assignment",
     ),
     (DEF, {"where": "continue", "prompt": PROMPT}, PROMPT + DEF, "prompt continued", "continue"),
+    (
+        "import math\r\ndef f(x):\r\n    return x\r\n",
+        {"names": ["f"]},
+        "import math\ndef f(x):\n    return x\n",
+        "no fence, whole text",
+        "Windows line ends: an import is no prose",
+    ),
+    ("Sure:\r\n```python\r\nx = 1\r\n```\r\n", {}, "x = 1\n", "fenced block", "Windows line ends around a fence"),
 ]
 
 

@@ -32,7 +32,12 @@ def test_calls():
         {"tests": [{"args": "(3,)", "expected": "9", "tol": 0.5}, {"args": [[1], "a"], "expected": None}]},
         entry_point="f",
     )
-    assert tests == Calls((Call("f", (3,), expected=9, absolute=0.5), Call("f", ([1], "a"), expected=None)))
+    assert tests == Calls(
+        (
+            Call("f", (3,), expected=9, absolute=0.5, awaited=True),
+            Call("f", ([1], "a"), expected=None, awaited=True),
+        )
+    )
 
 
 def test_streams_under_all_their_names():
@@ -133,7 +138,9 @@ def test_the_prompts_helpers_are_there_for_the_tests():
 
 def test_apps_calls():
     task = {"fn_name": "f", "inputs": [[[1, 2], "a"]], "outputs": [[3, 4]]}
-    assert read_tests({"input_output": task}) == Calls((Call("f", ([1, 2], "a"), {}, "equal", [3, 4]),), loose=True)
+    assert read_tests({"input_output": task}) == Calls(
+        (Call("f", ([1, 2], "a"), {}, "equal", [3, 4], awaited=True),), loose=True
+    )
     task = {"fn_name": "f", "inputs": [[1], [2]], "outputs": [[3], [4]]}
     calls = read_tests({"input_output": json.dumps(task)})
     assert isinstance(calls, Calls) and {call.relation for call in calls.cases} == {"wrapped"}
@@ -146,7 +153,7 @@ def test_livecodebench_calls_and_its_archive():
         "private_test_cases": packed(public),
         "metadata": '{"func_name": "twoSum"}',
     }
-    call = Call("twoSum", ([1, 2], 3), {}, "equal", [4, 5])
+    call = Call("twoSum", ([1, 2], 3), {}, "equal", [4, 5], awaited=True)
     assert read_tests(row) == Calls((call, call), loose=True)
 
 
