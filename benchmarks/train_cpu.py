@@ -12,9 +12,9 @@ linear is slow on the strided slice that prefill hands it), it scores completion
 nothing is checkpointed or logged, and both trainers get the same allocator settings. Both train in the type that this
 CPU computes faster in; `--dtype` overrides.
 
-A run is one line: for each step its wall time, the time since training began, mean reward, share of right answers,
-and share of groups without spread, counted here from the rewards themselves (`dead`) and as the trainer logs it
-(`said_dead`). Loading is apart (`start`). Held-out prompts are not part of it; `rewardkit train` measures those.
+A run is one line: for each step its wall and CPU time, the time since training began, mean reward, share of right
+answers, and share of groups without spread, counted here from the rewards themselves (`dead`) and as the trainer logs
+it (`said_dead`). Loading is apart (`start`). Held-out prompts are not part of it; `rewardkit train` measures those.
 """
 
 from __future__ import annotations
@@ -67,9 +67,11 @@ class Diary:
     def __init__(self) -> None:
         self.given: list[float] = []
         self.rows: list[dict[str, Any]] = []
-        self.began = self.last = 0.0
+        self.began = self.last = self.cpu = 0.0
 
-    def reward(self, completions: Sequence[str], equation: Sequence[str], answer: Sequence[int], **_: Any) -> list[float]:
+    def reward(
+        self, completions: Sequence[str], equation: Sequence[str], answer: Sequence[int], **_: Any
+    ) -> list[float]:
         """The reward function of both trainers, called the way TRL calls one. Whole groups come in."""
         found = [points(*one) for one in zip(completions, equation, answer, strict=True)]
         self.given += found
@@ -78,6 +80,7 @@ class Diary:
     def begin(self, when: float | None = None) -> None:
         """Training begins now, or began at a time of the same clock."""
         self.began = self.last = time.perf_counter() if when is None else when
+        self.cpu = time.process_time() if when is None else 0.0
 
     def step(self) -> None:
         """A step has ended now."""
@@ -89,12 +92,13 @@ class Diary:
                 "step": len(self.rows) + 1,
                 "wall": round(now - self.last, 3),
                 "since": round(now - self.began, 3),
+                "cpu": round(time.process_time() - self.cpu, 3) if self.cpu else None,
                 "reward": round(statistics.fmean(self.given), 4),
                 "right": round(statistics.fmean(value >= 1 for value in self.given), 4),
                 "dead": round(statistics.fmean(max(group) == min(group) for group in groups), 4),
             }
         )
-        self.given, self.last = [], now
+        self.given, self.last, self.cpu = [], now, time.process_time()
 
 
 def faster_type() -> str:
@@ -197,9 +201,7 @@ def run_ours(model_dir: str, seed: int, steps: int, dtype: str, folder: str, dia
         target_modules="all-linear",
         save_steps=steps,
     )
-    trainer = GRPOTrainer(
-        reward_funcs=diary.reward, args=settings, train_dataset=problems(), callbacks=[clock]
-    )
+    trainer = GRPOTrainer(reward_funcs=diary.reward, args=settings, train_dataset=problems(), callbacks=[clock])
     trainer.train(overwrite=True)
     return said
 
@@ -272,9 +274,9 @@ def reached(run: Mapping[str, Any], mark: float) -> float | None:
     return None
 
 
-def seconds_a_step(run: Mapping[str, Any]) -> float:
-    """Return the mean wall time of a step, the first left out."""
-    return statistics.fmean(row["wall"] for row in run["rows"][1:])
+def seconds_a_step(run: Mapping[str, Any], clock: str = "wall") -> float:
+    """Return the mean wall or CPU time of a step, the first left out."""
+    return statistics.fmean(row[clock] for row in run["rows"][1:])
 
 
 def spread(values: Sequence[float], form: str = ".2f") -> str:
@@ -289,8 +291,12 @@ def table(runs: Sequence[Mapping[str, Any]]) -> str:
     columns = {who: [run for run in runs if run["who"] == who] for who in NAMES if any(r["who"] == who for r in runs)}
     figures: list[tuple[str, Callable[[Sequence[Mapping[str, Any]]], str]]] = [
         ("seeds", lambda found: ", ".join(str(run["seed"]) for run in found)),
-        ("steps, type, threads", lambda found: "; ".join(sorted({"{steps}, {dtype}, {threads}".format(**run) for run in found}))),
+        (
+            "steps, type, threads",
+            lambda found: "; ".join(sorted({"{steps}, {dtype}, {threads}".format(**run) for run in found})),
+        ),
         ("seconds a step after the first", lambda found: spread([seconds_a_step(run) for run in found])),
+        ("CPU seconds a step after the first", lambda found: spread([seconds_a_step(run, "cpu") for run in found])),
         ("seconds of all steps", lambda found: spread([run["rows"][-1]["since"] for run in found], ".0f")),
         ("seconds before the first (imports, loading)", lambda found: spread([run["start"] for run in found], ".0f")),
     ]
@@ -309,6 +315,10 @@ def table(runs: Sequence[Mapping[str, Any]]) -> str:
     if len(columns) == 2:
         text.append(_overlap(columns))
     return "\n".join(text)
+
+
+def _settings(run: Mapping[str, Any]) -> str:
+    return f"{run['steps']}, {run['dtype']}, {run['threads']}"
 
 
 def _until(mark: float) -> Callable[[Sequence[Mapping[str, Any]]], str]:

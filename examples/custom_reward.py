@@ -1,7 +1,7 @@
 """A reward of your own to train with: a reply that is one short sentence.
 
-    rewardkit try examples/custom_reward.py:one_sentence 'It is made of water.'
-    rewardkit train examples/train_custom.toml
+rewardkit try examples/custom_reward.py:one_sentence 'It is made of water.'
+rewardkit train examples/train_custom.toml
 """
 
 from rewardkit import reward

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from rewardkit.display import visible
+from rewardkit.engine import Engine
 from rewardkit.report.text import counted, percent, shorten, three
 from rewardkit.stats import moments
 from rewardkit.types import Score
@@ -93,7 +94,7 @@ class Trial:
         return sum(one.finish_reason == "length" for one in every) / len(every)
 
 
-def attempt(job: Job, encoded: Encoded, ready: Ready, engine: setup.Engine, say: Callable[[str], object]) -> Trial:
+def attempt(job: Job, encoded: Encoded, ready: Ready, engine: Engine, say: Callable[[str], object]) -> Trial:
     """Sample a few prompts with the start model, score them, and take one update that changes nothing."""
     config = job.config
     order = PromptOrder(len(encoded.prompts), config.seed, config.shuffle_dataset)
@@ -205,7 +206,8 @@ def refusals(trial: Trial) -> list[str]:
     )
     return [
         f"in none of {counted(n, 'group')} do the rewards differ ({same}), so there is nothing to learn from; take"
-        " easier prompts, a reward that also pays for parts of an answer, or more generations (--force trains all the same)"
+        " easier prompts, a reward that also pays for parts of an answer, or more generations (--force trains all"
+        " the same)"
     ]
 
 

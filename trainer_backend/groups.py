@@ -224,21 +224,19 @@ def reward_metrics(judged: Judged, rewards: Mapping[str, Reward] | None = None) 
 
 
 def _components(judged: Judged, rewards: Mapping[str, Reward]) -> dict[str, list[float]]:
-    """Return the values of each component of the total, and of each metric."""
-    found: dict[str, list[float]] = {}
+    """Return the values of each component of the total, and of each metric that is not called like one."""
+    whole = rewards[TOTAL].label if TOTAL in rewards else TOTAL
+    parts: dict[str, list[float]] = {}
+    metrics: dict[str, list[float]] = {}
     for group in judged.scored:
+        for score in group.scores[TOTAL]:
+            for name, part in [(part.name, part) for part in score.parts] or [(whole, score)]:
+                if part.value is not None:
+                    parts.setdefault(name, []).append(part.value)
         for name, scores in group.scores.items():
-            for score in scores:
-                if name != TOTAL:
-                    parts = [(name, score)]
-                elif score.parts:
-                    parts = [(part.name, part) for part in score.parts]
-                else:
-                    parts = [(rewards[TOTAL].label if TOTAL in rewards else TOTAL, score)]
-                for label, part in parts:
-                    if part.value is not None:
-                        found.setdefault(label, []).append(part.value)
-    return found
+            if name != TOTAL:
+                metrics.setdefault(name, []).extend(score.value for score in scores if score.value is not None)
+    return {**metrics, **parts}
 
 
 def _lengths(judged: Judged) -> dict[str, float]:

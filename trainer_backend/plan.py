@@ -16,7 +16,7 @@ vocabulary, r the adapter's rank, N(x) the numbers in x. GB are 10^9 bytes.
 | adapter, cast | b for each of its numbers, where b < 4 | training |
 | layer inputs | L T b H; with offload on the host, and 3 T b H on the device (newest, arriving, in use) | training |
 | layers, kept | without checkpointing, in place of the above: | training |
-| | L T ((4b + n) H + 4b F + 2b D (h + k) + 4h + 7b r) | |
+| | L T ((4b + n/2) H + 4b F + 2b D (h + k) + 4h + 7b r) | |
 | one layer | what the backward pass of a layer has alive; with checkpointing: | training |
 | | T ((5b + n) H + 6b F + 2b D (h + k) + 4h + 6b r), without: T (5b H + 2b F) | |
 | attention mask | (b + 1) W^2, where completions share a prompt; a layer then has T 2b D (h - k) more | training |
@@ -72,6 +72,11 @@ PREFILL = 8_192
 
 SHARED_WIDTH = 8_192
 """Tokens of a row with a shared prompt at most (`batch.SHARED_WIDTH`)."""
+
+_CGROUP = (
+    ("memory.max", "memory.current"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+)
 
 HEADROOM = 0.95
 """Share of the free memory that a plan uses: allocators lose some to fragments."""
@@ -359,7 +364,7 @@ def _training(
         each = (5 * b + norms) * s.hidden + 6 * b * s.intermediate + heads + repeated + 6 * b * r + 8
         yield Term("one layer", tokens * each, f"{t} x {each:,}", "layer")
     else:
-        each = (4 * b + norms) * s.hidden + 4 * b * s.intermediate + heads + repeated + 7 * b * r + 8
+        each = (4 * b + norms // 2) * s.hidden + 4 * b * s.intermediate + heads + repeated + 7 * b * r + 8
         yield Term("layers, kept", s.layers * tokens * each, f"{s.layers} x {t} x {each:,}", "training")
         passing = 5 * b * s.hidden + 2 * b * s.intermediate
         yield Term("one layer", tokens * passing, f"{t} x {passing:,}", "layer")
@@ -405,40 +410,49 @@ def make_plan(task: Task, config: GRPOConfig, *, free: int, free_host: int | Non
     limit = int(free * HEADROOM)
     if config.fit_in is not None:
         limit = min(limit, int(config.fit_in * GB))
-    plan = None
-    for checkpointing, mode in _paths(task, config):
-        for tokens in _budgets(task, config, checkpointing):
-            found = estimate(task, config, token_budget=tokens, checkpointing=checkpointing, mode=mode)
+    smallest = None
+    for path in _paths(task, config):
+        for tokens in _budgets(task, config, path.least):
+            found = estimate(task, config, token_budget=tokens, checkpointing=path.checkpointing, mode=path.mode)
             found = replace(found, limit=limit, host_limit=free_host)
             if found.fits:
                 return found
-            if plan is None or found.device_peak <= plan.device_peak:
-                plan = found
-    assert plan is not None  # there is always a path and a budget
-    return plan
+            if smallest is None or found.device_peak <= smallest.device_peak:
+                smallest = found
+    assert smallest is not None  # there is always a path and a budget
+    return smallest
 
 
-def _paths(task: Task, config: GRPOConfig) -> Iterator[tuple[bool, Literal["resident", "offload"]]]:
-    if config.mode != "offload":
-        if config.gradient_checkpointing is not True:
-            yield False, "resident"
-        if config.gradient_checkpointing is not False:
-            yield True, "resident"
-    if config.mode == "offload" or (
-        config.mode == "auto" and config.gradient_checkpointing is not False and task.device == "cuda"
-    ):
-        yield True, "offload"
+@dataclass(frozen=True)
+class _Path:
+    """A way to train, and down to how many tokens of a micro-step it is tried before the next one."""
+
+    checkpointing: bool
+    mode: Literal["resident", "offload"]
+    least: int = 0
 
 
-def _budgets(task: Task, config: GRPOConfig, checkpointing: bool) -> Sequence[int]:
+def _paths(task: Task, config: GRPOConfig) -> Iterator[_Path]:
+    """Yield the ways that the settings leave open, the fastest first."""
+    cuda, again = task.device == "cuda", config.gradient_checkpointing
+    if config.mode != "offload" and again is not True:
+        yield _Path(False, "resident", 0 if again is False else WORTHWHILE[task.device])
+    if config.mode != "offload" and again is not False:
+        # With larger micro-steps, inputs that wait on the host cost less than small micro-steps do.
+        yield _Path(True, "resident", TARGET[task.device] // 2 if cuda and config.mode == "auto" else 0)
+    if config.mode == "offload" or (config.mode == "auto" and cuda and again is not False):
+        yield _Path(True, "offload")
+        if config.mode == "auto":
+            yield _Path(True, "resident")  # the host may have no room
+
+
+def _budgets(task: Task, config: GRPOConfig, least: int) -> Sequence[int]:
     """Return the token budgets to try, the largest first; each holds the longest row."""
     longest = task.longest(config)
     if config.token_budget is not None:
         return [max(longest, config.token_budget)]
     most = max(longest, TARGET[task.device])
-    least = (
-        longest if checkpointing or config.gradient_checkpointing is False else max(longest, WORTHWHILE[task.device])
-    )
+    least = max(longest, min(least, most))
     found = [most]
     while found[-1] // 2 >= least:
         found.append(found[-1] // 2)
@@ -461,10 +475,7 @@ def available_host() -> int:
         found += [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
     except (OSError, ValueError, IndexError):
         pass
-    for limit, used in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
-    ):
+    for limit, used in _CGROUP:
         try:
             folder = Path("/sys/fs/cgroup")
             left = int((folder / limit).read_text()) - int((folder / used).read_text())
@@ -514,7 +525,8 @@ def out_of_memory(task: Task, config: GRPOConfig, plan: Plan) -> str:
     """Return what to say when the device ran out of memory in spite of a plan: settings that need clearly less."""
     limit = min(plan.device_peak if plan.limit is None else plan.limit, plan.device_peak)
     changes = advice(task, config, limit=int(0.85 * limit))
-    start = f"The {task.device.upper()} ran out of memory; the plan was {plan.device_peak / GB:.1f} GB"
+    where = "GPU" if task.device == "cuda" else "machine"
+    start = f"The {where} ran out of memory; the plan was {plan.device_peak / GB:.1f} GB"
     if not changes:
         return f"{start}. No settings of this model that need clearly less were found: take a smaller model"
     return f"{start}. Settings that would fit: {'; '.join(str(change) for change in changes)}"
@@ -533,9 +545,9 @@ def does_not_fit(task: Task, config: GRPOConfig, plan: Plan) -> str:
 def _least(task: Task, config: GRPOConfig) -> int:
     """Return the smallest peak of the paths that the settings leave open."""
     return min(
-        estimate(task, config, token_budget=tokens, checkpointing=checkpointing, mode=mode).device_peak
-        for checkpointing, mode in _paths(task, config)
-        for tokens in _budgets(task, config, checkpointing)
+        estimate(task, config, token_budget=tokens, checkpointing=path.checkpointing, mode=path.mode).device_peak
+        for path in _paths(task, config)
+        for tokens in _budgets(task, config, 0)
     )
 
 

@@ -11,11 +11,14 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
+from peft import PeftModel
+from torch import nn
 
 from rewardkit import recipe
 from rewardkit.compose import Reward
@@ -123,8 +126,8 @@ def job_of(
         raise UsageError('no reward is given; pass reward_funcs, such as a function, "gsm8k", or a list of them')
     changes: dict[str, Any] = {
         "model": os.fspath(model) if named else _name_of(model) if model is not None else config.model,
-        "train": Path(os.fspath(train_dataset)) if _is_path(train_dataset) else config.train,
-        "eval": Path(os.fspath(eval_dataset)) if _is_path(eval_dataset) else config.eval,
+        "train": _path(train_dataset) or config.train,
+        "eval": _path(eval_dataset) or config.eval,
     }
     if reward_funcs is not None:
         changes["reward"] = {name: one.formula for name, one in rewards.items()}
@@ -173,8 +176,8 @@ def _reward(given: Any) -> Reward:
     return recipe.parse(given) if isinstance(given, str) else as_reward(given)
 
 
-def _is_path(value: Any) -> bool:
-    return isinstance(value, (str, os.PathLike))
+def _path(value: Any) -> Path | None:
+    return Path(os.path.abspath(value)) if isinstance(value, (str, os.PathLike)) else None
 
 
 def _name_of(model: Any) -> str:
@@ -358,6 +361,7 @@ class Ready:
         sampler: Draws from the model as it is.
         room: The plan; None where there is none.
         start: The adapter as training found it, for `adapter.norm_of_change`.
+        store: Where layer inputs wait for the backward pass; None: where they were made.
     """
 
     loaded: Loaded
@@ -366,6 +370,7 @@ class Ready:
     sampler: Sampler
     room: Room | None
     start: Mapping[str, torch.Tensor]
+    store: LayerInputs | None = None
 
     def close(self) -> None:
         """Free what the sampler holds."""
@@ -398,6 +403,7 @@ def make_ready(
     start = adapter.snapshot(loaded.model)
     if restore is not None:
         restore(loaded)
+    store = None
     if room is not None and room.plan.checkpointing:
         store = LayerInputs(mover_for(device)) if room.plan.mode == "offload" else None
         checkpoint_layers(loaded.model, store, dropout=config.lora_dropout > 0)
@@ -406,7 +412,7 @@ def make_ready(
         loaded.head,
         loaded.dtype,
         "shared" if loaded.shares_prefixes else "apart",
-        reference=adapter.reference,
+        reference=_reference,
     )
     settings = StepSettings(
         loss=preset(config.loss_type, **config.loss_changes),
@@ -416,7 +422,13 @@ def make_ready(
         max_completion_length=config.max_completion_length,
         top_entropy_quantile=config.top_entropy_quantile,
     )
-    return Ready(loaded, policy, settings, make_sampler(job, loaded, encoded.longest), room, start)
+    return Ready(loaded, policy, settings, make_sampler(job, loaded, encoded.longest), room, start, store)
+
+
+def _reference(model: nn.Module) -> AbstractContextManager[object]:
+    """Make the model the policy that training started from."""
+    assert isinstance(model, PeftModel)  # `load` makes no other
+    return adapter.reference(model)
 
 
 def folds(config: GRPOConfig, dtype: torch.dtype, device: torch.device) -> bool:

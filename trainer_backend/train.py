@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import io
+import random
 import resource
 import sys
 import time
@@ -18,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TextIO, TypeAlias
 
+import numpy as np
 import torch
 
 from rewardkit.engine import Engine, Scored
@@ -37,6 +40,7 @@ from trainer_backend.interrupts import Interrupts
 from trainer_backend.live import Example, Live
 from trainer_backend.model import adapter
 from trainer_backend.model.forward import Dense
+from trainer_backend.model.load import Loaded
 from trainer_backend.optim import build_optimizer, build_scheduler
 from trainer_backend.parallel import World
 from trainer_backend.rollout.agreement import compare
@@ -164,8 +168,9 @@ def _quiet_libraries() -> None:
     """Keep progress bars of other libraries out of ours."""
     from transformers.utils import logging
 
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
+    logs: Any = logging  # its functions have no types
+    logs.disable_progress_bar()
+    logs.set_verbosity_error()
 
 
 def _tell(text: str) -> None:
@@ -193,7 +198,7 @@ def _train(job: Job, options: TrainOptions, callbacks: Sequence[Callback], strea
             raise UsageError(f"{room.does_not_fit}. --force tries it all the same")
         saved = found.checkpoint if found is not None else None
 
-        def restore(loaded: setup.Loaded) -> None:
+        def restore(loaded: Loaded) -> None:
             if saved is not None:
                 adapter.load_adapter_into(loaded.model, saved.adapter)
 
@@ -206,7 +211,7 @@ def _train(job: Job, options: TrainOptions, callbacks: Sequence[Callback], strea
             *(f"warning: {text}" for text in check.warnings(job, encoded, ready.loaded, steps)),
         ]  # fmt: skip
         live = Live(
-            stream if world.first else _Nowhere(),
+            stream if world.first else io.StringIO(),
             _title(ready, config),
             steps,
             done=saved.step if saved is not None else 0,
@@ -242,18 +247,6 @@ def _title(ready: Ready, config: GRPOConfig) -> str:
         f"{loaded.name}  {loaded.parameters / 1e6:,.0f}M  {weights}  LoRA r{config.r} ({loaded.trainable / 1e6:.1f}M)"
         f"  G={config.num_generations}  {ready.sampler.name}"
     )
-
-
-class _Nowhere:
-    """Where processes other than the first show their steps."""
-
-    def write(self, text: str) -> int:
-        return len(text)
-
-    def flush(self) -> None: ...
-
-    def isatty(self) -> bool:
-        return False
 
 
 @dataclass
@@ -333,6 +326,8 @@ class _Run:
             with interrupts.patient():
                 ended = self._loop(interrupts)
             self._save()
+            if ended != "interrupted" and self.log is not None:
+                adapter.save_adapter(self.ready.loaded.model, self.folder / _ADAPTER)
             change = self._compared() if ended == "done" else None
         return self._end(ended, change)
 
@@ -341,6 +336,7 @@ class _Run:
     def _restore(self) -> None:
         """Go on where the checkpoint was written; the adapter is in the model already."""
         if self.saved is None:
+            _seed_all(self.config.seed + self.world.rank)
             return
         progress = self.saved.progress
         self.saved.restore(self.optimizer, self.scheduler, rank=self.world.rank)
@@ -443,7 +439,14 @@ class _Run:
     def _update(self, rows: Sequence[Row], *, checked: bool) -> StepResult:
         """Take one optimizer step; from then on the new adapter is what samples."""
         settings = dataclasses.replace(self.ready.settings, measure_all=True) if checked else self.ready.settings
-        result = update(self.ready.policy, rows, self.optimizer, self.scheduler, settings, self.world)
+        result = None
+        try:
+            # A step that is left out may leave layer inputs behind: a forward pass without its backward pass.
+            with self.ready.store.micro_step() if self.ready.store is not None else contextlib.nullcontext():
+                result = update(self.ready.policy, rows, self.optimizer, self.scheduler, settings, self.world)
+        except RuntimeError:
+            if result is None or not result.skipped:
+                raise
         self.step += 1
         if not result.skipped:
             self.ready.sampler.update(self.step)
@@ -608,7 +611,7 @@ class _Run:
     # -------------------------------------------------------------------------------------------------------- the end
 
     def _end(self, ended: Ended, change: Change | None) -> Outcome:
-        """Save the adapter, write the summary, and put everything into words."""
+        """Write the summary, and put everything into words."""
         model = self.ready.loaded.model
         seconds = self.counted.seconds + time.monotonic() - self.started
         learning = Learning(
@@ -625,8 +628,6 @@ class _Run:
         place = None if ended == "interrupted" else self.folder / _ADAPTER
         text = self._text(ended, change, learning, place, seconds)
         if self.log is not None:
-            if place is not None:
-                adapter.save_adapter(model, place)
             if ended != "interrupted":
                 self.log.summary(
                     {
@@ -663,9 +664,15 @@ class _Run:
 
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:
-        """Turn a lack of memory into one sentence with settings that would fit."""
+        """Turn a lack of memory into one sentence with settings that would fit; say how to go on after Ctrl-C."""
         try:
             yield
+        except KeyboardInterrupt:
+            if self.saved_step >= 0 and self.world.first:
+                self._note(
+                    f"step {self.saved_step} is saved; go on with rewardkit train --resume {path_text(self.folder)}"
+                )
+            raise
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as problem:
             room = self.ready.room
             if room is None or not _out_of_memory(problem):
@@ -682,6 +689,13 @@ class _Run:
 
 def _out_of_memory(problem: BaseException) -> bool:
     return isinstance(problem, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(problem)
+
+
+def _seed_all(seed: int) -> None:
+    """Seed what a run may draw from beside its samples: dropout, and rewards that run in this process."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
 
 
 def _seed(seed: int, step: int, rank: int) -> int:

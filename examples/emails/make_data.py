@@ -1,4 +1,4 @@
-"""Write requests for short e-mails, with the reply that the house would write: train.jsonl (48) and held_out.jsonl (24).
+"""Write requests for short e-mails, with the house's own reply: train.jsonl (48) and held_out.jsonl (24).
 
     python examples/emails/make_data.py
 

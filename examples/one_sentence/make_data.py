@@ -1,6 +1,6 @@
 """Write questions that one sentence can answer: train.jsonl (48) and held_out.jsonl (16).
 
-    python examples/one_sentence/make_data.py
+python examples/one_sentence/make_data.py
 """
 
 from __future__ import annotations

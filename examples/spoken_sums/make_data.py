@@ -12,11 +12,8 @@ import json
 import random
 from pathlib import Path
 
-WORDS = "zero one two three four five six seven eight nine".split()
-SHOTS = (
-    "What is five plus three? 5 + 3 = <answer>8</answer>\n"
-    "What is nine minus two? 9 - 2 = <answer>7</answer>\n"
-)
+WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+SHOTS = "What is five plus three? 5 + 3 = <answer>8</answer>\nWhat is nine minus two? 9 - 2 = <answer>7</answer>\n"
 SHOWN = ("5 + 3", "9 - 2")
 HELD_OUT = 64
 

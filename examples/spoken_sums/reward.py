@@ -1,6 +1,6 @@
 """The two rewards of the spoken sums. The wanted reply to "What is four plus nine?" is `4 + 9 = <answer>13</answer>`.
 
-    rewardkit try examples/spoken_sums/reward.py:right --reference 13 '4 + 9 = <answer>13</answer>'
+rewardkit try examples/spoken_sums/reward.py:right --reference 13 '4 + 9 = <answer>13</answer>'
 """
 
 import re

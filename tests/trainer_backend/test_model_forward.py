@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from live_memory import LiveMemory
 from saved_models import ids, tiny_base
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
@@ -249,6 +250,17 @@ def test_float32_adapters_over_bfloat16_weights_multiply_in_bfloat16() -> None:
     with Products() as products, precision("cpu", torch.bfloat16):
         hidden_states(model, ids()).float().square().sum().backward()
     assert set(products.seen) == {torch.bfloat16}
+    # Nor is a float32 copy of each input made on the way there.
+    kept = []
+    for casts in (False, True):
+        for module in model.modules():
+            if hasattr(module, "cast_input_dtype_enabled"):
+                assert casts or not module.cast_input_dtype_enabled
+                module.cast_input_dtype_enabled = casts
+        with LiveMemory(model.parameters()) as live, precision("cpu", torch.bfloat16):
+            hidden_states(model, ids())
+        kept.append(live.peak)
+    assert kept[0] < kept[1]
     # The control: the counter does see float32 products where there are some.
     plain = get_peft_model(tiny_base(dtype=torch.bfloat16), LoraConfig(r=4, target_modules="all-linear"))
     with Products() as products:

@@ -184,7 +184,9 @@ class TestFinding:
 
 def hide(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
     find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name in packages else find(name, *rest))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name in packages else find(name, *rest)
+    )
 
 
 class TestTokenizers:
@@ -206,7 +208,7 @@ class TestTokenizers:
         assert any("knows 97 tokens and the model 96" in note for note in loaded.notes)
 
     def test_every_end_token_counts(self) -> None:
-        """Of the generation settings (often a list), the configuration, and the tokenizer; none outside the vocabulary."""
+        """Of generation settings (often a list), configuration and tokenizer; none outside the vocabulary."""
         model = tiny_base()
         model.generation_config.eos_token_id = [5, 9, 4_000]
         assert end_tokens(model, tokenizer(eos_token="w4")) == (2, 5, 7, 9)
@@ -225,7 +227,9 @@ def quantised(folder: Path, skip: list[str]) -> Path:
 
 
 def four_bit_layers(model: Any) -> list[str]:
-    return [name for name, module in model.named_modules() if type(module).__name__ == "Linear4bit" and "lora" not in name]
+    return [
+        name for name, module in model.named_modules() if type(module).__name__ == "Linear4bit" and "lora" not in name
+    ]
 
 
 class TestFourBits:
@@ -284,7 +288,9 @@ class TestSmolLM2:
         )
         assert text.endswith("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")
         assert "quantization_config" not in json.loads((folder / "config.json").read_text())
-        shots = "What is five plus three? 5 + 3 = <answer>8</answer>\nWhat is nine minus two? 9 - 2 = <answer>7</answer>\n"
+        shots = (
+            "What is five plus three? 5 + 3 = <answer>8</answer>\nWhat is nine minus two? 9 - 2 = <answer>7</answer>\n"
+        )
         start = loaded.tokenizer(f"{shots}What is four plus nine?", return_tensors="pt").input_ids
         out = loaded.model.generate(input_ids=start, max_new_tokens=11, do_sample=False)
         assert "? 4 + 9 = <answer>1" in loaded.tokenizer.decode(out[0])

@@ -1,12 +1,13 @@
 """Layer inputs on the host: the same gradients to the bit, nothing left behind, and copies that are waited for.
 
-The CPU moves nothing, so a stand-in for a device with delayed copies runs the same code: a copy happens only when somebody
-waits for it, and a tensor whose memory was given away before reads as NaN. Two mutants of it forget to wait and forget to
-keep the memory; the tests of exactness must fail with them.
+The CPU moves nothing, so a stand-in for a device with delayed copies runs the same code: a copy happens only when
+somebody waits for it, and a tensor whose memory was given away before reads as NaN. Two mutants of it forget to wait
+and forget to keep the memory; the tests of exactness must fail with them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import weakref
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from transformers import AutoModelForCausalLM, Cohere2Config, Gemma3TextConfig, 
 from trainer_backend.model.errors import ModelError
 from trainer_backend.model.offload import (
     Arriving,
+    CudaMover,
     HostMemory,
     HostMemoryError,
     InPlace,
@@ -26,6 +28,7 @@ from trainer_backend.model.offload import (
     Parked,
     checkpoint_layers,
     checkpoint_off,
+    mover_for,
 )
 
 LAYERS = 4
@@ -129,24 +132,27 @@ def test_a_mover_that_forgets_to_wait_or_to_keep_memory_is_noticed(forgets: str)
     assert not same(gradients(model, store), expected)
 
 
-def test_the_next_input_is_on_its_way_while_a_layer_goes_backward() -> None:
-    """After one is taken, the one below it has been asked for; the newest never makes the round trip."""
-    asked: list[str] = []
+def test_the_next_input_is_on_its_way_while_a_layer_is_computed_again() -> None:
+    """The one below is asked for before a layer starts; the newest never makes the round trip."""
+    events: list[str] = []
 
     class Watched(Delayed):
         def back(self, parked: Parked) -> Arriving:
-            asked.append("back")
+            events.append("back")
             return super().back(parked)
 
         def take(self, arriving: Arriving) -> torch.Tensor:
-            asked.append("take")
+            events.append("take")
             return super().take(arriving)
 
     model = model_of("llama")
     store = LayerInputs(Watched(), least=1)
     checkpoint_layers(model, store)
+    for layer in model.model.layers:
+        layer.register_forward_pre_hook(lambda *_: events.append("layer"))
     gradients(model, store)
-    assert asked == ["back", "take", "back", "take", "back", "take"]  # 4 layers: the last one's input is still near
+    assert events[:LAYERS] == ["layer"] * LAYERS  # forward
+    assert events[LAYERS:] == ["back", "layer", "take", "back", "layer", "take", "back", "layer", "take", "layer"]
 
 
 def test_dropout_is_drawn_again_as_it_was() -> None:
@@ -273,10 +279,50 @@ class TestHostMemory:
     def test_the_limit_has_its_own_message(self) -> None:
         memory = HostMemory(pin=False, slab=1024, limit=2048)
         memory.take(torch.zeros(512))
-        with pytest.raises(HostMemoryError, match="host memory they may take; lower memory.token_budget"):
+        with pytest.raises(HostMemoryError, match=r"host memory they may take; lower memory\.token_budget"):
             memory.take(torch.zeros(1))
 
 
 def test_a_model_without_such_layers_is_refused() -> None:
     with pytest.raises(ModelError, match="no layers that transformers can checkpoint"):
         checkpoint_layers(torch.nn.Linear(2, 2))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="side streams need a CUDA device")
+class TestOnCuda:
+    def test_gradients_are_bit_equal_and_the_inputs_leave_the_device(self) -> None:
+        """Wide enough that copies and layers overlap; 20 micro-steps, so that a race would have its chance."""
+        device = torch.device("cuda")
+        torch.manual_seed(0)
+        sizes = SIZES | {"hidden_size": 1024, "intermediate_size": 2048, "num_hidden_layers": 12}
+        model = AutoModelForCausalLM.from_config(LlamaConfig(**sizes, num_key_value_heads=2)).to(device).train()
+        ids = torch.arange(4096, device=device).view(1, -1) * 7 % 61
+
+        def passes(store: LayerInputs | None) -> tuple[dict[str, torch.Tensor], int]:
+            model.zero_grad()
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated()
+            with store.micro_step() if store is not None else contextlib.nullcontext():
+                model.model(input_ids=ids, use_cache=False).last_hidden_state.square().mean().backward()
+            torch.cuda.synchronize()
+            peak = torch.cuda.max_memory_allocated() - before
+            return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}, peak
+
+        checkpoint_layers(model)
+        passes(None)
+        expected, resident = passes(None)
+        again, _ = passes(None)
+        assert same(again, expected)  # else the device's own kernels differ from run to run
+        store = LayerInputs(mover_for(device))
+        checkpoint_layers(model, store)
+        passes(store)
+        for _ in range(20):
+            found, offloaded = passes(store)
+            assert same(found, expected)
+        one = 4096 * 1024 * 4
+        assert resident - offloaded > 6 * one  # of 12 layer inputs, three or four are on the device at once
+        mover = store.mover
+        assert isinstance(mover, CudaMover)
+        assert mover.memory.slabs[0].is_pinned() and mover.memory.bytes < 2 * 12 * one
+        mover.memory.close()

@@ -76,7 +76,7 @@ def bytes_of(plan: Plan, name: str) -> int:
     return next(term.bytes for term in plan.terms if term.name == name)
 
 
-# ------------------------------------------------------------------------------------------------------ weights, adapter
+# ----------------------------------------------------------------------------------------------- weights, adapter
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -102,9 +102,7 @@ def test_the_sizes_of_an_8b_model(shape_8b: Shape) -> None:
     assert adapter_numbers(shape_8b, config(r=32)) == 83_886_080
     found = {
         four: bytes_of(
-            estimate(
-                task(shape_8b), config(load_in_4bit=four), token_budget=8192, checkpointing=True, mode="resident"
-            ),
+            estimate(task(shape_8b), config(load_in_4bit=four), token_budget=8192, checkpointing=True, mode="resident"),
             "weights",
         )
         for four in (False, True)
@@ -124,7 +122,7 @@ def test_nf4_bytes_are_those_of_bitsandbytes(tmp_path: Any) -> None:
         assert nf4_bytes(128 * 384) == sum(part.numel() * part.element_size() for part in tensors)
 
 
-# -------------------------------------------------------------------------------------------------------------- training
+# ------------------------------------------------------------------------------------------------------- training
 
 
 def passes(family: str, dtype: torch.dtype, tokens: int, *, checkpointing: bool, shared: bool = False) -> int:
@@ -201,7 +199,7 @@ def test_other_families_are_near(family: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_what_a_layer_keeps_is_the_formula_to_the_byte(dtype: torch.dtype) -> None:
-    """From the difference of four layers and three: T ((4b + n) H + 4b F + 2b D (h + k) + 4h + 7b r + 8)."""
+    """From the difference of four layers and three: T ((4b + n/2) H + 4b F + 2b D (h + k) + 4h + 7b r + 8)."""
     found = []
     for layers in (3, 4):
         settings = LlamaConfig(**(GROUPED | {"num_hidden_layers": layers}), head_dim=24)
@@ -213,20 +211,20 @@ def test_what_a_layer_keeps_is_the_formula_to_the_byte(dtype: torch.dtype) -> No
             )
         found.append(kept)
     b, n = (4, 0) if dtype == torch.float32 else (2, 8)
-    # The layer's input is kept as what the layer below gave out, in float32 by the norm where b < 4.
-    formula = 512 * ((4 * b + n) * 64 + 4 * b * 200 + 2 * b * 24 * (4 + 2) + 4 * 4 + 7 * b * 4 + 8)
+    # Layer inputs are kept as what the layer below gave out; where b < 4, the norms' float32 copies in their place.
+    formula = 512 * ((4 * b + n // 2) * 64 + 4 * b * 200 + 2 * b * 24 * (4 + 2) + 4 * 4 + 7 * b * 4 + 8)
     cast = 2 * 4 * (2 * (64 + 96) + 2 * (64 + 48) + 3 * (64 + 200)) if b == 2 else 0  # "adapter, cast", of one layer
-    assert found[1] - found[0] == pytest.approx(formula + cast, rel=0.06 if b == 2 else 1e-9)
+    assert found[1] - found[0] == pytest.approx(formula + cast, rel=0.005 if b == 2 else 1e-9)
 
 
-# -------------------------------------------------------------------------------------------------------------- sampling
+# ------------------------------------------------------------------------------------------------------- sampling
 
 
 def test_the_key_value_cache_of_an_8b_model(shape_8b: Shape) -> None:
     """131,072 bytes a token; 20,480 tokens of one completion are 2.68 GB."""
-    settings = config(max_completion_length=19_968, per_device_train_batch_size=1, num_generations=1, advantage="batch")
+    settings = config(max_completion_length=19_968, per_device_train_batch_size=2, num_generations=2)
     made = estimate(task(shape_8b), settings, token_budget=20_480, checkpointing=True, mode="offload")
-    assert bytes_of(made, "key-value cache") == 20_480 * 131_072
+    assert bytes_of(made, "key-value cache") == 2 * 20_480 * 131_072
     assert made.device_peak == max(made.training, made.sampling)
 
 
@@ -248,24 +246,23 @@ def test_an_evaluation_samples_as_many_rows_as_the_sampler_takes(tmp_path: Any) 
     assert found == [12 * 8 * 101, 12 * SAMPLED_ROWS * 101]
 
 
-# ------------------------------------------------------------------------------------------------------------ the choice
+# ----------------------------------------------------------------------------------------------------- the choice
 
 
 def test_memory_decides_between_keeping_computing_again_and_the_host(shape_8b: Shape) -> None:
-    """Each path takes less than the one before it; the first that fits is taken, with the largest micro-step."""
-    settings = config(r=16, max_completion_length=3584)
-    plans = [make_plan(task(shape_8b), settings, free=int(size * GB)) for size in (400, 60, 30, 27)]
-    assert [(made.checkpointing, made.mode) for made in plans] == [
-        (False, "resident"),
-        (True, "resident"),
-        (True, "resident"),
-        (True, "resident"),
-    ] or all(made.fits for made in plans)
-    assert all(made.fits for made in plans)
-    peaks = [made.device_peak for made in plans]
-    assert peaks == sorted(peaks, reverse=True)
-    budgets = [made.token_budget for made in plans]
-    assert budgets == sorted(budgets, reverse=True) and budgets[-1] >= 4096
+    """The first path that fits is taken, in its largest micro-step; the smaller the memory, the slower the path."""
+    settings = config(
+        r=16, max_completion_length=3584, per_device_train_batch_size=4, num_generations=4, load_in_4bit=True
+    )
+    found = [make_plan(task(shape_8b), settings, free=int(size * GB)) for size in (140, 40, 20, 12.5, 10.5)]
+    assert all(made.fits for made in found)
+    assert [(made.checkpointing, made.mode, made.token_budget) for made in found] == [
+        (False, "resident", 16_384),
+        (False, "resident", 4096),
+        (True, "resident", 16_384),
+        (True, "resident", 8192),
+        (True, "offload", 8192),
+    ]
 
 
 def test_what_is_set_is_kept(shape_8b: Shape) -> None:
@@ -309,7 +306,7 @@ def test_the_loss_does_not_grow_with_the_vocabulary_but_through_logits(shape_8b:
     assert bytes_of(found[1], "head") == 12 * 16_384 * 128_256
 
 
-# ---------------------------------------------------------------------------------------------------------- what to say
+# ---------------------------------------------------------------------------------------------------- what to say
 
 
 def test_three_settings_that_would_fit_do_fit(shape_8b: Shape) -> None:
@@ -331,7 +328,7 @@ def test_after_running_out_the_settings_need_clearly_less(shape_8b: Shape) -> No
     settings = config(load_in_4bit=True, max_completion_length=4096)
     made = make_plan(task(shape_8b), settings, free=int(24 * GB))
     text = out_of_memory(task(shape_8b), settings, made)
-    assert text.startswith("The CUDA ran out of memory") and "Settings that would fit: " in text
+    assert text.startswith("The GPU ran out of memory") and "Settings that would fit: " in text
     for change in advice(task(shape_8b), settings, limit=int(0.85 * made.device_peak)):
         assert change.peak <= 0.85 * made.device_peak
 

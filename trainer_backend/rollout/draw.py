@@ -92,6 +92,6 @@ def _below(value: torch.Tensor, limit: torch.Tensor) -> torch.Tensor:
 def _block_sums(weights: torch.Tensor) -> torch.Tensor:
     """Return the sums of blocks of the vocabulary, float64 [rows, blocks]."""
     whole = weights.shape[1] // BLOCK * BLOCK
-    sums = weights[:, :whole].unflatten(1, (-1, BLOCK)).sum(-1) if whole else weights[:, :0]
+    sums = weights[:, :whole].reshape(len(weights), -1, BLOCK).sum(-1) if whole else weights[:, :0]
     rest = weights[:, whole:]
     return torch.cat([sums, rest.sum(1, keepdim=True)] if rest.shape[1] else [sums], 1).double()

@@ -7,6 +7,7 @@ The model's own weights are never written to: its layers are replaced by plain o
 from __future__ import annotations
 
 from types import TracebackType
+from typing import Any
 
 import torch
 from peft.tuners.lora import Linear as LoraLinear
@@ -37,6 +38,7 @@ class Folded:
     @torch.no_grad()
     def refresh(self) -> None:
         """Fold the adapter as it is now."""
+        lora: Any  # its tables are by name, which types do not see
         for _, _, lora, plain in self._places:
             base = lora.get_base_layer().weight
             plain.weight.copy_(base)
@@ -72,7 +74,7 @@ def _checked(name: str, layer: LoraLayer) -> LoraLinear:
 
 
 def _plain(layer: LoraLayer) -> nn.Linear:
-    base = layer.get_base_layer()
+    base: Any = layer.get_base_layer()
     with torch.device("meta"):
         plain = nn.Linear(base.in_features, base.out_features, bias=False)
     plain.weight = nn.Parameter(torch.empty_like(base.weight), requires_grad=False)

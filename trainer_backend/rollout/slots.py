@@ -35,7 +35,7 @@ class Window:
         self.order: torch.Tensor | None = None
 
 
-class SlotLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers has no types
+class SlotLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transformers' own hook
     """One layer's keys and values, each [slots, heads, columns, head_dim]."""
 
     is_sliding = False
@@ -43,7 +43,7 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers has no t
     values: torch.Tensor
 
     def __init__(self, window: Window, slots: int, columns: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.window, self.slots, self.columns = window, slots, columns
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
@@ -98,12 +98,13 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers has no t
             part[target, :, :columns] = part[source, :, :columns]
 
 
-class SlotCache(Cache):  # type: ignore[misc]  # transformers has no types
+class SlotCache(Cache):
     """A cache of `layers` layers that never grows beyond `most` slots and columns by itself."""
 
     def __init__(self, layers: int, most: tuple[int, int]) -> None:
         self.window = Window()
-        super().__init__(layers=[SlotLayer(self.window, 0, 0) for _ in range(layers)])
+        self._slot_layers = [SlotLayer(self.window, 0, 0) for _ in range(layers)]
+        super().__init__(layers=[*self._slot_layers])
         self.slots = self.columns = 0
         self._most = most
 
@@ -113,7 +114,7 @@ class SlotCache(Cache):  # type: ignore[misc]  # transformers has no types
             return
         self.slots = self._grown(self.slots, slots, self._most[0])
         self.columns = self._grown(self.columns, columns, self._most[1])
-        for layer in self.layers:
+        for layer in self._slot_layers:
             layer.grow(self.slots, self.columns)
 
     @staticmethod
@@ -136,5 +137,5 @@ class SlotCache(Cache):  # type: ignore[misc]  # transformers has no types
         if not source:
             return
         from_, to = (torch.tensor(slots, device=device) for slots in (source, target))
-        for layer in self.layers:
+        for layer in self._slot_layers:
             layer.copy(from_, to, columns)

@@ -18,7 +18,7 @@ import hashlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -223,6 +223,7 @@ class TransformersSampler:
         picked = states.flatten(0, 1).index_select(0, torch.arange(len(ids), device=self.device) * ids.shape[1] + ends)
         if isinstance(self._head, Head):
             return head_logits(picked, self._head)
+        picked = cast(torch.Tensor, picked)
         return picked if picked.dtype == torch.float64 else picked.float()
 
     def _mask(self, positions: torch.Tensor, width: int) -> torch.Tensor | dict[str, torch.Tensor]:
@@ -418,7 +419,7 @@ class _Run:
         if self._greedy:
             return greedy(logits, which)
         if self._processors:
-            logits = self._processors(self._seen(rows), logits)
+            logits = self._processors(cast(Any, self._seen(rows)), cast(Any, logits))
         numbers = {group: group.uniforms() for group in dict.fromkeys(row.group for row in rows)}
         uniforms = [numbers[row.group][member] for row in rows for member in row.members]
         return draw(logits, which, torch.tensor(uniforms, dtype=torch.float64, device=logits.device))

@@ -215,6 +215,8 @@ class VllmSampler:
                 for out in outputs:
                     place = open_.pop(out.request_id)
                     ordered = sorted(out.outputs, key=lambda one: one.index)
+                    if len(ordered) != draws:
+                        raise RuntimeError(f"vLLM returned {len(ordered)} completions of a group of {draws}")
                     parts = tuple(self._sampled(prompts[place], one) for one in ordered)
                     yield place, Rollout(prompts[place], parts * (n // draws), self._version)
         finally:
@@ -239,9 +241,15 @@ class VllmSampler:
         arguments = vllm_arguments(self._options, fields, greedy=greedy)
         if not arguments.get("ignore_eos"):
             arguments["stop_token_ids"] = sorted({*arguments.get("stop_token_ids", ()), *self._eos})
+        arguments |= {
+            "n": n,
+            "seed": seed,
+            "detokenize": "stop" in arguments,  # only stop strings need vLLM's own text
+            # Else a group's completions come one by one as they end, and none with all of them.
+            "output_kind": self._vllm.sampling_params.RequestOutputKind.FINAL_ONLY,
+        }
         try:
-            # Only stop strings need vLLM's own text.
-            return self._vllm.SamplingParams(n=n, seed=seed, detokenize="stop" in arguments, **arguments)
+            return self._vllm.SamplingParams(**arguments)
         except Exception as error:  # vLLM has kinds of its own, and other ones in other versions
             raise OptionError(f"rollout.sampling: vLLM refuses it: {error}") from None
 
@@ -331,7 +339,7 @@ def _keep_random(after: contextlib.ExitStack) -> None:
     after.callback(random.setstate, random.getstate())
     after.callback(numpy.random.set_state, numpy.random.get_state())
     after.callback(torch.set_rng_state, torch.get_rng_state())
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_available():
         after.callback(torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all())
 
 

@@ -1,0 +1,655 @@
+"""Whole runs of tiny models: they learn, end as they should, and go on after any end."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("peft")
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from tiny_runs import (
+    PROMPTS,
+    environment,
+    metrics_of,
+    start,
+    tiny_config,
+    tiny_llama,
+    tokenizer,
+    train,
+    write_job,
+    write_model,
+)
+
+import trainer_backend
+from rewardkit import Score, read_generations
+from rewardkit.errors import RewardkitError, RunFolderError, UsageError
+from rewardkit.training import TrainOptions
+from trainer_backend import GRPOTrainer, checkpoint
+from trainer_backend.model.adapter import snapshot
+from trainer_backend.rollout.transformers_sampler import TransformersSampler
+from trainer_backend.train import OutOfMemory, run_file
+
+ROWS = [{"id": f"p{at}", "prompt": text} for at, text in enumerate(PROMPTS)]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Any:
+    """Tiny models on a shared machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def share(completion: str) -> float:
+    """The share of words that are a."""
+    words = completion.split()
+    return words.count("a") / max(1, len(words))
+
+
+def trainer(folder: Path, reward_funcs: Any = share, *, model: Any = None, rows: Any = None, **how: Any) -> GRPOTrainer:
+    """A trainer of a tiny model that is given as an object."""
+    callbacks, peft, held = how.pop("callbacks", None), how.pop("peft_config", None), how.pop("eval_dataset", None)
+    return GRPOTrainer(
+        model if model is not None else tiny_llama(),
+        reward_funcs,
+        tiny_config(dir=folder, **how),
+        rows if rows is not None else ROWS,
+        eval_dataset=held,
+        processing_class=tokenizer(),
+        peft_config=peft,
+        callbacks=callbacks,
+    )
+
+
+def lora_model() -> Any:
+    """A tiny model with an adapter of its own, for hooks on its parameters."""
+    config = LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj", "up_proj"], task_type="CAUSAL_LM")
+    return get_peft_model(tiny_llama(), config)
+
+
+def log_of(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+
+
+def notes_of(run: Path) -> str:
+    return "\n".join(line.get("text", "") for line in log_of(run))
+
+
+# ------------------------------------------------------------------------------------------------------------- learning
+
+
+def test_a_file_trains_a_model_that_learns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write_job(tmp_path, {"grpo.max_steps": 24, "data.eval": "held_out.jsonl", "grpo.learning_rate": 1e-2})
+    assert run_file(file, TrainOptions(output=tmp_path / "run")) == 0
+    run, out = tmp_path / "run", capsys.readouterr()
+    rewards = [line["reward"] for line in metrics_of(run)]
+    assert len(rewards) == 24 and sum(rewards[-5:]) / 5 > 0.5 > 0.2 > rewards[0]
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["learning"]["learned"] and summary["learning"]["norm_of_change"] > 0.1
+    assert summary["held_out"]["sampled"]["difference"] > 0.2
+    assert "held out  greedy" in out.out and "adapter   " in out.out and "next      " in out.out
+    assert "step 24/24  reward" in out.err and "grad" in out.err and "\x1b" not in out.err
+    groups = list(read_generations(run / "generations.jsonl"))
+    assert len(groups) == 24 * 4 and {len(group.completions) for group in groups} == {8}
+    base = tiny_llama()
+    tuned = PeftModel.from_pretrained(base, str(run / "adapter"))
+    assert any(bool(value.abs().max() > 0) for name, value in tuned.named_parameters() if "lora_B" in name)
+    assert (run / "latest").exists() and (run / "held_out" / "before.jsonl").exists()
+
+
+def test_config_toml_runs_the_same_again(tmp_path: Path) -> None:
+    file = write_job(tmp_path, {"grpo.max_steps": 2})
+    assert run_file(file, TrainOptions(output=tmp_path / "one", quiet=True)) == 0
+    again = tmp_path / "one" / "config.toml"
+    assert run_file(again, TrainOptions(output=tmp_path / "two", quiet=True)) == 0
+    assert metrics_of(tmp_path / "one") == metrics_of(tmp_path / "two")
+
+
+def test_a_constant_reward_ends_with_nothing_was_learned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write_job(tmp_path, {"reward.total": "rewards.py:constant", "grpo.max_steps": 10})
+    assert run_file(file, TrainOptions(output=tmp_path / "run")) == 0
+    told = capsys.readouterr().out
+    assert "NOTHING WAS LEARNED in 10 steps" in told and "live groups 0 %" in told and "change 0" in told
+    assert run_file(file, TrainOptions(output=tmp_path / "other", require_learning=True)) == 1
+    assert metrics_of(tmp_path / "run")[-1]["frac_reward_zero_std"] == 1.0
+
+
+def test_require_learning_passes_where_something_was(tmp_path: Path) -> None:
+    file = write_job(tmp_path, {"grpo.max_steps": 2})
+    assert run_file(file, TrainOptions(output=tmp_path / "run", require_learning=True, quiet=True)) == 0
+
+
+# --------------------------------------------------------------------------------------------------------- going on
+
+
+def _wait_for_step(run: Path, step: int, process: subprocess.Popen[str]) -> None:
+    path = run / "metrics.jsonl"
+    while process.poll() is None:
+        if path.exists() and path.read_bytes().count(b"\n") >= step:
+            return
+        time.sleep(0.002)
+    raise AssertionError(f"the run ended before step {step}: {process.communicate()[0]}")
+
+
+def test_a_run_killed_at_a_random_step_goes_on_bit_by_bit(tmp_path: Path) -> None:
+    settings = {
+        "grpo.max_steps": 16,
+        "run.save_steps": 3,
+        "data.eval": "held_out.jsonl",
+        "lora.lora_dropout": 0.1,
+        "grpo.lr_scheduler_type": "linear",
+    }
+    file = write_job(tmp_path, settings)
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert run_file(file, TrainOptions(output=whole, quiet=True)) == 0
+    step = random.SystemRandom().randint(4, 13)
+    process = start(file, "-o", broken, "-q")
+    _wait_for_step(broken, step, process)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert not (broken / "summary.json").exists()
+    assert run_file(broken / "config.toml", TrainOptions(resume=broken, quiet=True)) == 0
+    name = "adapter/adapter_model.safetensors"
+    assert (whole / name).read_bytes() == (broken / name).read_bytes(), f"killed after step {step}"
+    assert metrics_of(whole) == metrics_of(broken), f"killed after step {step}"
+    assert (whole / "generations.jsonl").read_bytes() == (broken / "generations.jsonl").read_bytes()
+    ends = [json.loads((run / "summary.json").read_text()) for run in (whole, broken)]
+    assert ends[0]["held_out"] == ends[1]["held_out"] and ends[0]["learning"] == ends[1]["learning"]
+
+
+def test_no_prompt_comes_twice_in_an_epoch_over_a_resume(tmp_path: Path) -> None:
+    at_three = [lambda step, metrics: step == 3]
+    first = trainer(tmp_path, max_steps=4, per_device_train_batch_size=16, callbacks=at_three).train()
+    assert first.steps == 3
+    second = trainer(tmp_path, max_steps=4, per_device_train_batch_size=16).train(resume=True)
+    assert second.steps == 4
+    drawn = [group.sample.id for group in read_generations(tmp_path / "generations.jsonl")]
+    assert len(drawn) == 8 and set(drawn) == {row["id"] for row in ROWS}
+
+
+def _signals(count: int, at: int) -> Any:
+    def callback(step: int, metrics: Mapping[str, float]) -> None:
+        for _ in range(count if step == at else 0):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    return callback
+
+
+def test_ctrl_c_once_saves_and_resume_finishes(tmp_path: Path) -> None:
+    whole = trainer(tmp_path / "whole", max_steps=5).train()
+    out = trainer(tmp_path / "run", max_steps=5, callbacks=[_signals(1, 2)]).train()
+    assert (out.ended, out.exit_code, out.steps, out.adapter) == ("interrupted", 130, 2, None)
+    assert f"rewardkit train --resume {tmp_path / 'run'}" in out.text
+    rest = trainer(tmp_path / "run", max_steps=5).train(resume=tmp_path / "run")
+    assert rest.ended == "done" and rest.steps == 5
+    assert metrics_of(tmp_path / "whole") == metrics_of(tmp_path / "run")
+    assert whole.learning == rest.learning
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_twice_ends_at_once(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        trainer(tmp_path, max_steps=5, callbacks=[_signals(2, 2)]).train()
+    assert checkpoint.newest_valid(tmp_path).checkpoint is None
+    assert trainer(tmp_path, max_steps=5).train(resume=True).steps == 5
+
+
+def test_a_folder_with_a_run_is_not_taken_without_a_word(tmp_path: Path) -> None:
+    trainer(tmp_path, max_steps=1).train()
+    with pytest.raises(RunFolderError, match="has a training run already"):
+        trainer(tmp_path, max_steps=1).train()
+    assert trainer(tmp_path, max_steps=1).train(overwrite=True).steps == 1
+
+
+def test_other_settings_are_named_before_a_resume(tmp_path: Path) -> None:
+    trainer(tmp_path, max_steps=2).train()
+    with pytest.raises(RunFolderError, match=r"grpo\.learning_rate was 0\.01, now 0\.02"):
+        trainer(tmp_path, max_steps=3, learning_rate=2e-2).train(resume=True)
+    out = trainer(tmp_path, max_steps=3, learning_rate=2e-2).train(resume=True, allow_change=True)
+    assert out.steps == 3
+
+
+def test_a_resume_without_a_run_says_so(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match="cannot be resumed"):
+        trainer(tmp_path, max_steps=1).train(resume=tmp_path / "nowhere")
+
+
+def test_a_checkpoint_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
+    def block(step: int, metrics: Mapping[str, float]) -> None:
+        if step == 1:
+            (tmp_path / "checkpoints").write_text("in the way")
+
+    out = trainer(tmp_path, max_steps=3, save_steps=2, callbacks=[block]).train()
+    assert out.ended == "done" and out.adapter is not None and out.adapter.is_dir()
+    assert "the checkpoint of step 2 cannot be written" in notes_of(tmp_path)
+
+
+# ------------------------------------------------------------------------------------------------------ failing rewards
+
+
+def test_a_reward_that_raises_stops_the_run_and_keeps_what_there_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_job(tmp_path, {"reward.total": "rewards.py:broken"})
+    assert run_file(file, TrainOptions(output=tmp_path / "run")) == 3
+    told = capsys.readouterr().out
+    assert "the reward failed on 100 % of the completions of step 1" in told and "no disk is left" in told
+    drawn = [group.sample.id for group in read_generations(tmp_path / "run" / "generations.jsonl")]
+    assert len(drawn) == 4
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["exit_code"] == 3 and summary["learning"]["error_share"] == 1.0
+    # Repaired, the run goes on with the same prompts.
+    (tmp_path / "repaired").touch()
+    assert run_file(tmp_path / "run" / "config.toml", TrainOptions(resume=tmp_path / "run", quiet=True)) == 0
+    assert len(metrics_of(tmp_path / "run")) == 10
+    again = [group.sample.id for group in read_generations(tmp_path / "run" / "generations.jsonl")]
+    assert again[:4] == drawn and len(again) == 40
+
+
+def test_rewards_that_fail_now_and_then_are_counted_and_left_out(tmp_path: Path) -> None:
+    file = write_job(tmp_path, {"reward.total": "rewards.py:sometimes", "grpo.max_error_share": 1.0})
+    assert run_file(file, TrainOptions(output=tmp_path / "run", quiet=True)) == 0
+    lines = metrics_of(tmp_path / "run")
+    assert lines[0]["rewards/error_share"] > 0
+    first = next(iter(read_generations(tmp_path / "run" / "generations.jsonl")))
+    for group in read_generations(tmp_path / "run" / "generations.jsonl"):
+        failed = [one.text.startswith("b") for one in group.completions]
+        values = [one.metadata["advantage"] for one in group.completions]
+        known = [value for value, bad in zip(values, failed, strict=True) if not bad]
+        assert all(value == 0.0 for value, bad in zip(values, failed, strict=True) if bad)
+        assert abs(sum(known)) < 1e-6  # the baseline is that of the others
+    assert first.sample.step == 1
+    assert lines[0]["rows/in_loss"] == round(32 * (1 - lines[0]["rewards/error_share"]))
+
+
+def test_a_reward_whose_process_dies_is_an_error(tmp_path: Path) -> None:
+    file = write_job(tmp_path)
+    rewards = tmp_path / "rewards.py"
+    rewards.write_text(
+        rewards.read_text().replace("def killed", "from rewardkit import reward\n\n\n@reward(timeout=20)\ndef killed")
+    )
+    file.write_text(file.read_text().replace("rewards.py:share", "rewards.py:killed"))
+    assert run_file(file, TrainOptions(output=tmp_path / "run", quiet=True)) == 3
+    assert "worker" in json.loads((tmp_path / "run" / "summary.json").read_text())["why"]
+
+
+def test_a_reward_that_abstains_on_all_teaches_nothing(tmp_path: Path) -> None:
+    out = trainer(tmp_path, lambda completion: None, max_steps=2).train()
+    assert out.ended == "done" and not out.learning.learned and out.learning.live == 0
+    assert metrics_of(tmp_path)[0]["rewards/unscored_share"] == 1.0
+
+
+# -------------------------------------------------------------------------------------------------------------- faults
+
+
+def _poisoned(bad_steps: int) -> Any:
+    """A model whose gradient is NaN in its first backward passes."""
+    model, seen = lora_model(), [0]
+
+    def hook(gradient: torch.Tensor) -> torch.Tensor:
+        seen[0] += 1
+        return gradient * float("nan") if seen[0] <= bad_steps else gradient
+
+    next(weight for name, weight in model.named_parameters() if "lora_B" in name).register_hook(hook)
+    return model
+
+
+def test_a_nan_gradient_is_left_out_and_counted(tmp_path: Path) -> None:
+    model = _poisoned(2)
+    start_weights = snapshot(model)
+    seen = []
+
+    def look(step: int, metrics: Mapping[str, float]) -> None:
+        seen.append(all(torch.equal(value, start_weights[name]) for name, value in snapshot(model).items()))
+
+    out = trainer(tmp_path, model=model, max_steps=4, callbacks=[look]).train()
+    assert seen == [True, True, False, False]
+    assert [line["skipped"] for line in metrics_of(tmp_path)] == [1.0, 1.0, 0.0, 0.0]
+    assert out.ended == "done" and out.learning.skipped == 2 and "2 steps left out" in out.text
+
+
+def test_too_many_nan_gradients_in_a_row_stop_the_run(tmp_path: Path) -> None:
+    out = trainer(tmp_path, model=_poisoned(99), max_steps=9, max_nan_steps=3).train()
+    assert (out.ended, out.exit_code, out.steps) == ("not finite", 3, 3)
+    assert "not finite in 3 steps in a row" in out.text and not out.learning.learned
+
+
+def test_out_of_memory_names_settings_that_would_fit(tmp_path: Path) -> None:
+    model = lora_model()
+
+    def hungry(module: Any, inputs: Any, output: Any) -> None:
+        if module.training:
+            torch.empty(2**60, dtype=torch.uint8)  # what an allocator says when it cannot
+
+    model.base_model.model.model.layers[0].register_forward_hook(hungry)
+    rows = [{"prompt": "a b c"}] * 64
+    with pytest.raises(OutOfMemory, match=r"out of memory; the plan was .* GB\. ") as caught:
+        trainer(tmp_path, model=model, rows=rows, per_device_train_batch_size=256).train()
+    assert "\n" not in str(caught.value)
+
+
+def test_what_does_not_fit_is_refused_before_a_weight_is_read(tmp_path: Path) -> None:
+    file = write_job(tmp_path, {"memory.fit_in": 0.001})
+    (tmp_path / "model" / "model.safetensors").unlink()
+    with pytest.raises(UsageError, match=r"may take 0\.0 GB"):
+        run_file(file, TrainOptions(output=tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        pytest.param({"model.name": "./nomodel"}, "there is no such model", id="model-path-missing"),
+        pytest.param({"data.train": "held.jsonl"}, "held.jsonl", id="data-missing"),
+        pytest.param({"data.prompt": "promt"}, "did you mean prompt", id="no-prompt-column"),
+        pytest.param({"data.max_prompt_length": 2}, "all 8 prompts are longer than max_prompt_length 2", id="too-long"),
+        pytest.param({"data.chat": True}, "no chat template", id="no-chat-template"),
+        pytest.param({"grpo.num_generations": 1}, "num_generations = 8", id="group-of-one"),
+        pytest.param({"reward.total": "rewards.py:shar"}, "shar", id="no-such-reward"),
+        pytest.param({"reward.total": "gsm8k", "data.reference": "id"}, None, id="bad-references-run"),
+    ],
+)
+def test_bad_input_is_one_sentence(tmp_path: Path, changes: dict[str, Any], said: str | None) -> None:
+    file = write_job(tmp_path, {"grpo.max_steps": 1, **changes})
+    if said is None:
+        assert run_file(file, TrainOptions(output=tmp_path / "run", quiet=True)) == 0
+        return
+    with pytest.raises(RewardkitError) as caught:
+        run_file(file, TrainOptions(output=tmp_path / "run"))
+    assert said in str(caught.value) and "Traceback" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_prompt_that_is_too_long_is_left_out_and_said(tmp_path: Path) -> None:
+    rows = [*ROWS, {"id": "long", "prompt": "a b c d e f"}]
+    trainer(tmp_path, rows=rows, max_steps=3, max_prompt_length=4).train()
+    assert "1 of 9 prompts are left out: longer than max_prompt_length 4" in notes_of(tmp_path)
+    assert "long" not in {group.sample.id for group in read_generations(tmp_path / "generations.jsonl")}
+
+
+# -------------------------------------------------------------------------------------------------- reported faults
+
+
+def test_a_batch_smaller_than_a_group_is_made_to_fit(tmp_path: Path) -> None:
+    """huggingface/trl#2858: batch 1 with 8 generations was refused with "Valid values: []"."""
+    out = trainer(tmp_path, per_device_train_batch_size=1, max_steps=2).train()
+    assert out.steps == 2 and "made to fit by accumulation" in notes_of(tmp_path)
+    assert {line["rows/all"] for line in metrics_of(tmp_path)} == {8.0}
+
+
+def test_groups_of_one_learn_from_each_other_where_asked(tmp_path: Path) -> None:
+    """axolotl#3353: a group of one gave NaN."""
+    out = trainer(tmp_path, num_generations=1, per_device_train_batch_size=8, advantage="reinforce_pp").train()
+    assert out.learning.learned and all("not_finite" not in line for line in metrics_of(tmp_path))
+
+
+def test_lengths_are_those_of_the_texts_also_where_cut_ones_are_masked(tmp_path: Path) -> None:
+    """huggingface/trl#3476: with masking on, logged lengths were 0 or wrong."""
+    for masked in (False, True):
+        trainer(tmp_path / str(masked), mask_truncated_completions=masked, max_steps=1).train()
+    plain, masked_ = (metrics_of(tmp_path / name)[0] for name in ("False", "True"))
+    groups = list(read_generations(tmp_path / "True" / "generations.jsonl"))
+    lengths = [one.tokens or 0 for group in groups for one in group.completions]
+    cut = [one.finish_reason == "length" for group in groups for one in group.completions]
+    assert masked_["completions/mean_length"] == pytest.approx(sum(lengths) / len(lengths))
+    assert masked_["completions/mean_length"] == plain["completions/mean_length"]
+    assert masked_["completions/clipped_ratio"] == pytest.approx(sum(cut) / len(cut)) and any(cut)
+    assert masked_["rows/in_loss"] == 32 - sum(cut) and plain["rows/in_loss"] == 32
+
+
+def test_the_newest_adapter_samples_and_a_stale_one_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """huggingface/trl#5312: a sampler kept stale weights."""
+    trainer(tmp_path / "good", max_steps=3, check_logps_every=1).train()
+    texts = [line["text"] for line in log_of(tmp_path / "good") if line["event"] == "agreement"]
+    for version, text in enumerate(texts):
+        assert re.match(rf"transformers samples from adapter (version )?{version}:", text), text
+    assert len(texts) == 3
+
+    def number_only(self: TransformersSampler, version: int) -> None:
+        self._version = version  # and the folded weights stay as they were
+
+    monkeypatch.setattr(TransformersSampler, "update", number_only)
+    trainer(tmp_path / "stale", max_steps=3, check_logps_every=1).train()
+    assert re.search(r"does not sample from adapter (version )?2:", notes_of(tmp_path / "stale"))
+
+
+def test_the_loss_near_zero_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """huggingface/trl#3452: a loss of 0 was taken for a fault."""
+    trainer(tmp_path, max_steps=1, loss_type="grpo").train()
+    shown = capsys.readouterr().err
+    assert "near 0 is normal: advantages sum to 0" in shown
+    assert shown.index("reward 0.") < shown.index("grad ") < shown.index("loss ")
+
+
+# ------------------------------------------------------------------------------------------------- settings that matter
+
+
+def test_two_updates_on_the_same_groups(tmp_path: Path) -> None:
+    trainer(tmp_path, max_steps=5, num_iterations=2, save_steps=2, check_logps_every=0).train()
+    lines = metrics_of(tmp_path)
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5]
+    first, second = lines[0], lines[1]
+    assert first["ratio/mean"] == first["ratio/min"] == first["ratio/max"] == 1.0
+    assert second["ratio/max"] > 1.001 and second["reward"] == first["reward"]
+    assert len(list(read_generations(tmp_path / "generations.jsonl"))) == 3 * 4
+
+
+def test_on_policy_ratios_are_exactly_one_at_another_temperature(tmp_path: Path) -> None:
+    trainer(tmp_path, max_steps=3, temperature=0.6).train()
+    for line in metrics_of(tmp_path):
+        assert line["ratio/min"] == line["ratio/max"] == 1.0
+        assert line["sampling/sampling_logp_difference/max"] < 1e-3
+
+
+def test_the_kl_is_shown_apart(tmp_path: Path) -> None:
+    """modelscope/ms-swift#3579: a negative loss was taken for a fault."""
+    trainer(tmp_path, max_steps=3, beta=0.1).train()
+    first, *_, last = metrics_of(tmp_path)
+    assert first["kl"] == pytest.approx(0.0, abs=1e-6) and last["kl"] > 1e-3
+    assert last["loss"] == pytest.approx(last["policy_loss"] + last["kl_loss"], abs=1e-6)
+
+
+@pytest.mark.parametrize("method", ["batch", "none", "leave_one_out", "gdpo", "max"])
+def test_advantages_by_other_methods(tmp_path: Path, method: str) -> None:
+    def short(completion: str) -> float:
+        return -0.1 * len(completion.split())
+
+    out = trainer(tmp_path, [share, short], advantage=method, max_steps=2).train()
+    line = metrics_of(tmp_path)[0]
+    assert out.learning.learned
+    assert line["reward"] == pytest.approx(line["rewards/share/mean"] + line["rewards/short/mean"])
+
+
+def test_schedules_get_the_real_step(tmp_path: Path) -> None:
+    from rewardkit.compose import constant, schedule
+    from rewardkit.reward import as_reward
+
+    rising = as_reward(share) + schedule({0: constant(0.0), 2: constant(5.0)})
+    trainer(tmp_path, rising, max_steps=3).train()
+    first, second, third = (line["reward"] for line in metrics_of(tmp_path))
+    assert first < 1.0 and second > 5.0 and third > 5.0
+
+
+def test_start_from_goes_on_from_a_saved_adapter(tmp_path: Path) -> None:
+    first = trainer(tmp_path / "one", max_steps=6).train()
+    out = trainer(tmp_path / "two", max_steps=1, start_from=first.adapter, learning_rate=1e-6).train()
+    rewards = [metrics_of(tmp_path / name) for name in ("one", "two")]
+    assert rewards[1][0]["reward"] > rewards[0][0]["reward"] + 0.15
+    assert 0 < out.learning.norm_of_change < 0.01  # measured from where it started
+
+
+def test_logging_steps_and_sinks_leave_the_groups_alone(tmp_path: Path) -> None:
+    trainer(tmp_path, max_steps=5, logging_steps=2).train()
+    assert [line["step"] for line in metrics_of(tmp_path)] == [2, 4, 5]
+    assert len(list(read_generations(tmp_path / "generations.jsonl"))) == 5 * 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "needs"),
+    [
+        pytest.param({"model.load_in_4bit": True}, "bitsandbytes", id="nf4"),
+        pytest.param({"model.load_in_4bit": True, "model.dtype": "bfloat16"}, "bitsandbytes", id="nf4-bfloat16"),
+        pytest.param({"model.dtype": "bfloat16"}, None, id="bfloat16"),
+        pytest.param({"memory.mode": "offload"}, None, id="offload"),
+        pytest.param({"memory.gradient_checkpointing": True}, None, id="checkpointing"),
+        pytest.param({"memory.token_budget": 40}, None, id="small-micro-steps"),
+        pytest.param({"grpo.optim": "adamw_8bit"}, "bitsandbytes", id="adamw-8bit"),
+    ],
+)
+def test_other_precisions_and_memory_paths_learn_too(
+    tmp_path: Path, changes: dict[str, Any], needs: str | None
+) -> None:
+    if needs is not None:
+        pytest.importorskip(needs)
+    file = write_job(tmp_path, {"grpo.max_steps": 8, "rollout.check_logps_every": 2, **changes})
+    assert run_file(file, TrainOptions(output=tmp_path / "run", quiet=True)) == 0
+    rewards = [line["reward"] for line in metrics_of(tmp_path / "run")]
+    assert sum(rewards[-3:]) / 3 > 0.45 > 0.25 > rewards[0]
+    assert "does not sample" not in notes_of(tmp_path / "run")
+
+
+def test_memory_paths_change_no_bit(tmp_path: Path) -> None:
+    found = []
+    for name, changes in (("kept", {}), ("again", {"gradient_checkpointing": True}), ("moved", {"mode": "offload"})):
+        trainer(tmp_path / name, max_steps=3, **changes).train()
+        found.append((tmp_path / name / "adapter" / "adapter_model.safetensors").read_bytes())
+    assert found[0] == found[1] == found[2]
+
+
+def test_vllm_samples_from_the_newest_adapter_and_learns(tmp_path: Path) -> None:
+    pytest.importorskip("vllm", reason="the second sampler")
+    write_model(tmp_path / "model", hidden=128)
+    settings = {"rollout.engine": "vllm", "rollout.check_logps_every": 1, "grpo.learning_rate": 3e-3}
+    file = write_job(tmp_path, {"grpo.max_steps": 6, **settings})
+    done = train(file, "-o", tmp_path / "run", "-q")
+    assert done.returncode == 0, done.stderr
+    rewards = [line["reward"] for line in metrics_of(tmp_path / "run")]
+    assert sum(rewards[-2:]) / 2 > 0.5 > 0.25 > rewards[0]
+    events = [line for line in log_of(tmp_path / "run") if line["event"] == "agreement"]
+    assert len(events) == 6 and "does not sample" not in notes_of(tmp_path / "run")
+
+
+# ------------------------------------------------------------------------------------------------------ the Python door
+
+
+def test_rewards_are_called_as_trl_calls_them(tmp_path: Path) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def by_trl(prompts: list[str], completions: list[str], answer: list[str], **kwargs: Any) -> list[float]:
+        seen.append({"prompts": prompts, "completions": completions, "answer": answer})
+        return [share(text) for text in completions]
+
+    rows = [{"prompt": text, "answer": "a"} for text in PROMPTS]
+    out = trainer(tmp_path, by_trl, rows=rows, max_steps=2).train()
+    assert out.learning.learned and len(seen) == 2 * 4
+    assert all(len(one["prompts"]) == len(one["completions"]) == len(one["answer"]) == 8 for one in seen)
+
+
+def test_a_dataset_names_and_metrics(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    data = datasets.Dataset.from_list([{"prompt": text, "answer": "a"} for text in PROMPTS])
+    out = trainer(tmp_path, {"total": share, "length": "length"}, rows=data, max_steps=2, eval_dataset=data).train()
+    assert "rewards/length/mean" in out.metrics and "rewards/share/mean" in out.metrics
+    assert out.change is not None and out.change.greedy is not None
+
+
+def test_a_peft_config_and_a_model_with_an_adapter(tmp_path: Path) -> None:
+    config = LoraConfig(r=2, lora_alpha=4, target_modules=["q_proj"], task_type="CAUSAL_LM")
+    out = trainer(tmp_path / "one", peft_config=config, max_steps=1).train()
+    saved = json.loads((out.run / "adapter" / "adapter_config.json").read_text())
+    assert (saved["r"], saved["target_modules"]) == (2, ["q_proj"])
+    assert trainer(tmp_path / "two", model=lora_model(), max_steps=1).train().learning.learned
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        pytest.param({"reward_funcs": {"length": "length"}}, "'total', which trains", id="no-total"),
+        pytest.param({"reward_funcs": []}, "empty list", id="no-rewards"),
+        pytest.param({"reward_funcs": None}, "no reward is given", id="none"),
+        pytest.param({"callbacks": [object()]}, "a callback is a function", id="callback"),
+        pytest.param({"train_dataset": None}, "no train_dataset", id="no-data"),
+        pytest.param({"train_dataset": [{"q": 1}]}, "its columns are q", id="no-prompt"),
+        pytest.param({"model": None}, "no model is given", id="no-model"),
+        pytest.param({"args": object()}, "args is a trainer_backend.GRPOConfig", id="args"),
+    ],
+)
+def test_a_wrong_argument_is_one_sentence(arguments: dict[str, Any], said: str) -> None:
+    given = {"model": "somewhere", "reward_funcs": share, "args": tiny_config(), "train_dataset": ROWS, **arguments}
+    with pytest.raises(RewardkitError, match=said):
+        GRPOTrainer(**given)
+
+
+def test_a_callback_that_returns_true_ends_the_run(tmp_path: Path) -> None:
+    out = trainer(tmp_path, max_steps=9, callbacks=[lambda step, metrics: step == 2]).train()
+    assert (out.ended, out.steps, out.exit_code) == ("done", 2, 0)
+
+
+def test_scores_may_be_returned_with_words(tmp_path: Path) -> None:
+    def graded(completion: str) -> Score:
+        return Score(share(completion), "so many")
+
+    assert trainer(tmp_path, graded, max_steps=1).train().learning.live > 0
+
+
+def test_the_names_are_exported_lazily() -> None:
+    code = "import sys, trainer_backend; print('torch' in sys.modules); from trainer_backend import GRPOConfig;"
+    code += "print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=True)
+    assert done.stdout.split() == ["False", "False"]
+    assert set(trainer_backend.__all__) <= set(dir(trainer_backend))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = trainer_backend.nothing
+
+
+# -------------------------------------------------------------------------------------------------- several processes
+
+
+def _free_port() -> int:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return int(server.getsockname()[1])
+
+
+def test_two_processes_train_one_model(tmp_path: Path) -> None:
+    file = write_job(tmp_path, {"grpo.max_steps": 3, "grpo.per_device_train_batch_size": 16, "run.save_steps": 2})
+    command = [sys.executable, "-m", "rewardkit", "train", str(file), "-o", str(tmp_path / "run")]
+    port = str(_free_port())
+    processes = []
+    for rank in range(2):
+        place = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        processes.append(
+            subprocess.Popen(
+                command,
+                env={**environment(), **place},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    told = [process.communicate(timeout=240) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], told
+    assert "adapter" in told[0][0] and not told[1][0]
+    assert "step 3/3" in told[0][1] and "step 3/3" not in told[1][1]
+    groups = list(read_generations(tmp_path / "run" / "generations.jsonl"))
+    assert len(groups) == 3 * 4 and len({group.sample.id for group in groups[:8]}) == 8
+    assert metrics_of(tmp_path / "run")[0]["rows/all"] == 32
+    found = checkpoint.newest_valid(tmp_path / "run").checkpoint
+    assert found is not None and len(found.random) == 2
