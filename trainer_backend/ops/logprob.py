@@ -44,6 +44,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from torch.autograd.function import once_differentiable
 
 from rewardkit.errors import OptionError
 from trainer_backend.errors import TensorError
@@ -54,6 +55,9 @@ from trainer_backend.tensors import describe
 
 TOO_FAR = 60.0
 """How far, in nats, a z may lie above the anchored shift: exp(60) times a sum over a vocabulary is no overflow."""
+
+LEAST_GUESS = 20.0
+"""How far, in nats, an anchor raises the shift above z_y at most: then even a wrong one loses nothing that counts."""
 
 CHUNK_BYTES = 100_000_000
 """What one chunk of rows may take for its tile of logits and its sums."""
@@ -293,7 +297,9 @@ class _Work:
             shift = rows.target_logit
             if self.anchors is not None:
                 guess = self.anchors[at]
-                shift = shift - torch.where(guess.isfinite(), guess, torch.zeros_like(guess))
+                # One far below the truth (vLLM writes -9999 for what it left out) would lose every exponential.
+                guess = torch.where(guess.isfinite(), guess, torch.zeros_like(guess)).clamp(-LEAST_GUESS, 0.0)
+                shift = shift - guess
             rows.shift.copy_(torch.where(shift.isfinite(), shift, torch.zeros_like(shift)))
         return rows
 
@@ -354,7 +360,8 @@ class _Work:
         closed = _Closed.of(rows)
         answer.logps[at] = -closed.nll
         answer.entropies[at] = closed.entropy
-        answer.lse[at] = rows.shift + closed.gap
+        # Where no other token is left, there is no shift.
+        answer.lse[at] = torch.where(rows.total > 0, rows.shift + closed.gap, rows.target_logit + closed.nll)
         if entropy_directions is not None:
             assert rows.sums is not None and rows.weighted_sums is not None
             rows.weighted_sums.addcmul_(rows.sums, (closed.entropy - closed.gap).unsqueeze(1))
@@ -428,6 +435,7 @@ class _Frozen(torch.autograd.Function):
         return answer.logps, answer.entropies
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         return _hidden_gradient(ctx, gradients), None, None, None, None
 
@@ -451,6 +459,7 @@ class _Trained(torch.autograd.Function):
         return logps, entropies
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         _ = ctx.saved_tensors
         bends = gradients[1] if ctx.work.entropy == "gradient" else None
@@ -470,6 +479,8 @@ class _Trained(torch.autograd.Function):
 def _forward(work: _Work, inplace: bool) -> tuple[Scaled, Scaled | None]:
     """Return where the directions of log-probs and entropies are kept."""
     target = work.hidden if inplace else torch.empty_like(work.hidden, memory_format=torch.contiguous_format)
+    if inplace:
+        torch.autograd.graph.increment_version(work.hidden)  # a kernel's writes are not seen by autograd
     bends = Scaled(torch.empty_like(target)) if work.entropy == "gradient" else None
     return Scaled(target), bends
 

@@ -152,7 +152,7 @@ class TorchTiles:
         if not directions and not rows.entropy:
             rows.total.add_(z.exp_().sum(1))
             return None
-        exp = z.exp()
+        exp = z.exp() if rows.entropy else z.exp_()
         rows.total.add_(exp.sum(1))
         if rows.entropy:
             # -inf * 0 is 0: a column that is out has no share in anything.
