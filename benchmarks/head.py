@@ -232,7 +232,7 @@ def errors(ways: list[str], rows: int) -> list[dict[str, Any]]:
             "logp": float(off.max()), "logp_scaled": float((off / largest.clamp(min=1.0)).max()),
         }  # fmt: skip
         if way == "rewardkit":
-            work = _Work(hidden, Head(weight), targets, 1.0, None, "none", None, 100_000_000, "auto")
+            work = _Work(hidden, Head(weight), targets, 1.0, None, "none", None, 101_000_000, "auto")
             kept = Scaled(torch.empty_like(hidden))
             work.forward(kept)
             before = kept.read(sampled) * slopes[sampled][:, None]

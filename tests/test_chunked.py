@@ -25,6 +25,7 @@ from rewardkit.errors import InputError, RunFolderError
 from rewardkit.records import FieldMap, chunks, write_generations
 from rewardkit.run import Observer, Outcome, Plan, evaluate
 from rewardkit.workers import chunk_pool
+from rewardkit.workers.chunk_scorer import ScoringPlan
 
 REWARDS = '''
 from rewardkit import reward
@@ -479,6 +480,15 @@ def test_workers_that_are_killed_lose_and_double_nothing(large, unbroken, tmp_pa
     assert results(tmp_path / "run") == unbroken
     for pool in pools:
         assert not pool.worker_pids
+
+
+def test_no_thread_takes_the_end_that_is_meant_for_another():
+    """Threads that end at different moments: one that is early clears what is left, and must leave the others' ends."""
+    for _ in range(5):
+        pool = chunk_pool.ChunkPool(ScoringPlan([], [], [], None), 6)
+        pool.start()
+        pool.close()
+        assert not [thread for thread in pool._threads if thread.is_alive()] and not pool.worker_pids
 
 
 def test_a_piece_that_kills_every_worker_is_scored_here(tmp_path, tiny):

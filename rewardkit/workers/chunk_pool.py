@@ -122,11 +122,16 @@ class ChunkPool:
                 self._drain()
 
     def _drain(self) -> None:
+        ends = 0  # each is meant for another thread, which would wait for it for ever
         with contextlib.suppress(queue.Empty):
             while True:
                 job = self._jobs.get_nowait()
-                if job is not None:
+                if job is None:
+                    ends += 1
+                else:
                     job[1].set_result(None)
+        for _ in range(ends):
+            self._jobs.put(None)
 
     def _start(self) -> Process:
         process = Process(self._command, self._environment, self._folder)

@@ -1,9 +1,8 @@
 """The tile operations on a GPU: cuBLAS products with a float32 result, and Triton for what lies between them.
 
 A kernel alone (logits never stored) would have to compute each product again for the gradient and add [rows, hidden]
-tiles atomically: three products. cuBLAS writes a tile of float32 logits, and
-one kernel turns it into exponentials, so two products are done at the library's rate; docs/decisions.md has the
-figures.
+tiles atomically: three products. cuBLAS writes a tile of float32 logits, and one kernel turns it into exponentials, so
+two products are done at the library's rate; docs/decisions.md has the figures.
 """
 
 from __future__ import annotations
@@ -84,8 +83,8 @@ class TritonTiles(TorchTiles):
         return factor
 
     def exponentials(
-        self, rows: Rows, raw: torch.Tensor, head: Head, start: int, directions: bool, e_weighted: torch.Tensor | None
-    ) -> torch.Tensor | None:
+        self, rows: Rows, raw: torch.Tensor, head: Head, start: int, e_weighted: torch.Tensor | None
+    ) -> torch.Tensor:
         lost = rows.lost
         none = rows.total  # stands for a pointer that is not used
         count, width = raw.shape
@@ -102,10 +101,10 @@ class TritonTiles(TorchTiles):
             start, width, raw.stride(0), e.stride(0), 0 if e_weighted is None else e_weighted.stride(0),
             start // BLOCK, 0 if lost is None else lost.column.stride(0), head.scale, head.softcap or 0.0,
             HAS_BIAS=head.bias is not None, HAS_CAP=head.softcap is not None, PLAIN=plain, ENTROPY=rows.entropy,
-            FULL=plain and width % (BLOCK * TOGETHER) == 0, WRITE=directions, WRITE_WEIGHTED=e_weighted is not None,
+            FULL=plain and width % (BLOCK * TOGETHER) == 0, WRITE_WEIGHTED=e_weighted is not None,
             LOST=lost is not None, BLOCK=BLOCK, TOGETHER=TOGETHER, num_warps=WARPS,
         )  # fmt: skip
-        return e if directions else None
+        return e
 
     def refine(self, rows: Rows, head: Head) -> None:
         lost = rows.lost
@@ -152,8 +151,8 @@ class TritonTiles(TorchTiles):
         _scale[(own.shape[0],)](
             directions.bits, directions.buffer, directions.bits if other is None else other.bits, own, also,
             directions.buffer.shape[1], directions.bits.stride(0),
-            TWO=other is not None, NARROW=directions.narrow, BLOCK=min(4096,
-            triton.next_power_of_2(directions.buffer.shape[1])), num_warps=4,
+            TWO=other is not None, NARROW=directions.narrow,
+            BLOCK=min(4096, triton.next_power_of_2(directions.buffer.shape[1])), num_warps=4,
         )  # fmt: skip
         return directions.buffer
 
@@ -208,27 +207,38 @@ if triton is not None:
         return x * inverse, slope
 
     @triton.jit
-    def _target(
-        hidden, weight, bias, targets, inverses, logits, slopes, width, hidden_stride, weight_stride, scale, cap,
+    def _logit(
+        hidden, weight, bias, row, column, width, hidden_stride, weight_stride, scale, cap,
         HAS_BIAS: tl.constexpr, HAS_CAP: tl.constexpr, BLOCK: tl.constexpr,
     ):  # fmt: skip
-        """The target's logit: a dot product of its own, summed in float32."""
-        row = tl.program_id(0).to(tl.int64)
-        target = tl.load(targets + row)
+        """Return one logit by a dot product of its own, summed in float32, and the cap's slope there."""
         sums = tl.zeros([BLOCK], dtype=tl.float32)
         for begin in range(0, width, BLOCK):
             at = begin + tl.arange(0, BLOCK)
             left = tl.load(hidden + row * hidden_stride + at, mask=at < width, other=0.0).to(tl.float32)
-            right = tl.load(weight + target * weight_stride + at, mask=at < width, other=0.0).to(tl.float32)
+            right = tl.load(weight + column * weight_stride + at, mask=at < width, other=0.0).to(tl.float32)
             sums += left * right
         x = tl.sum(sums, 0) * scale
         if HAS_BIAS:
-            x += tl.load(bias + target).to(tl.float32)
+            x += tl.load(bias + column).to(tl.float32)
         slope = 1.0
         if HAS_CAP:
             tanh = _tanh(x / cap)
             slope = 1.0 - tanh * tanh
             x = cap * tanh
+        return x, slope
+
+    @triton.jit
+    def _target(
+        hidden, weight, bias, targets, inverses, logits, slopes, width, hidden_stride, weight_stride, scale, cap,
+        HAS_BIAS: tl.constexpr, HAS_CAP: tl.constexpr, BLOCK: tl.constexpr,
+    ):  # fmt: skip
+        """The target's logit over temperature, and the cap's slope there."""
+        row = tl.program_id(0).to(tl.int64)
+        x, slope = _logit(
+            hidden, weight, bias, row, tl.load(targets + row), width, hidden_stride, weight_stride, scale, cap,
+            HAS_BIAS, HAS_CAP, BLOCK,
+        )  # fmt: skip
         tl.store(logits + row, x * tl.load(inverses + row))
         tl.store(slopes + row, slope)
 
@@ -265,9 +275,9 @@ if triton is not None:
     def _exponentials(
         raw, e, e_weighted, bias, targets, inverses, shifts, totals, weighteds, highests,
         lost_column, lost_z, lost_share, lost_weighted, start, width, raw_stride, e_stride, weighted_stride, lost_start,
-        lost_stride, scale, cap, HAS_BIAS: tl.constexpr, HAS_CAP: tl.constexpr, PLAIN: tl.constexpr, ENTROPY:
-        tl.constexpr, FULL: tl.constexpr, WRITE: tl.constexpr, WRITE_WEIGHTED: tl.constexpr, LOST: tl.constexpr, BLOCK:
-        tl.constexpr, TOGETHER: tl.constexpr,
+        lost_stride, scale, cap, HAS_BIAS: tl.constexpr, HAS_CAP: tl.constexpr, PLAIN: tl.constexpr,
+        ENTROPY: tl.constexpr, FULL: tl.constexpr, WRITE_WEIGHTED: tl.constexpr, LOST: tl.constexpr,
+        BLOCK: tl.constexpr, TOGETHER: tl.constexpr,
     ):  # fmt: skip
         """Sum a row of a tile, write its exponentials over it, and note the largest of each block as written.
 
@@ -306,15 +316,14 @@ if triton is not None:
             exp = tl.exp2(z_2)
             top_2 = tl.max(z_2, 1)
             highest = tl.maximum(highest, tl.max(top_2, 0) * 0.6931471805599453)
-            if WRITE:
-                # What is written lies where other threads have read: all have by now.
-                tl.debug_barrier()
-                written_at = e + row.to(tl.int64) * e_stride + columns
-                narrow = (exp if PLAIN else exp * slope).to(e.dtype.element_ty)
-                if FULL:
-                    tl.store(written_at, narrow)
-                else:
-                    tl.store(written_at, narrow, mask=columns < width)
+            # What is written lies where other threads have read: all have by now.
+            tl.debug_barrier()
+            written_at = e + row.to(tl.int64) * e_stride + columns
+            narrow = (exp if PLAIN else exp * slope).to(e.dtype.element_ty)
+            if FULL:
+                tl.store(written_at, narrow)
+            else:
+                tl.store(written_at, narrow, mask=columns < width)
             if ENTROPY:
                 share = tl.where(exp > 0.0, exp * z_2 * 0.6931471805599453, 0.0)
                 weighted += tl.sum(tl.sum(share, 1), 0)
@@ -335,9 +344,8 @@ if triton is not None:
                     tl.store(lost_z + entry, top, mask=some)
                     # The slope of the largest follows from its z: a second reduction for it is not needed.
                     steep = _slope(top + shift, inverse, cap, HAS_CAP)
-                    if WRITE:
-                        written = (largest * steep).to(e.dtype.element_ty).to(tl.float32)
-                        tl.store(lost_share + entry, written, mask=some)
+                    written = (largest * steep).to(e.dtype.element_ty).to(tl.float32)
+                    tl.store(lost_share + entry, written, mask=some)
                     if WRITE_WEIGHTED:
                         summed = (tl.where(largest > 0.0, largest * top, 0.0) * steep).to(e_weighted.dtype.element_ty)
                         tl.store(lost_weighted + entry, summed.to(tl.float32), mask=some)
@@ -377,20 +385,10 @@ if triton is not None:
             lost_too = 0.0
             if was > least:
                 column = tl.load(lost_column + place).to(tl.int64)
-                products = tl.zeros([BLOCK], dtype=tl.float32)
-                for begin in range(0, width, BLOCK):
-                    at = begin + tl.arange(0, BLOCK)
-                    left = tl.load(hidden + row * hidden_stride + at, mask=at < width, other=0.0).to(tl.float32)
-                    right = tl.load(weight + column * weight_stride + at, mask=at < width, other=0.0).to(tl.float32)
-                    products += left * right
-                x = tl.sum(products, 0) * scale
-                if HAS_BIAS:
-                    x += tl.load(bias + column).to(tl.float32)
-                slope = 1.0
-                if HAS_CAP:
-                    tanh = _tanh(x / cap)
-                    slope = 1.0 - tanh * tanh
-                    x = cap * tanh
+                x, slope = _logit(
+                    hidden, weight, bias, row, column, width, hidden_stride, weight_stride, scale, cap,
+                    HAS_BIAS, HAS_CAP, BLOCK,
+                )  # fmt: skip
                 z = x * inverse - shift
                 exp = tl.exp(z)
                 more += exp - was

@@ -18,8 +18,8 @@ One pass over the tiles, for a chunk of rows (e_j = exp(z_j - m), j != y; t_j th
     x = log s + m - z_y,     logp = -softplus(x),     p_y = exp logp,     r = exp(m - lse) = p_j / e_j
     u = (scale / temperature) ((1 - p_y) t_y W_y - r A)
     H = p_y (-logp) + r (s (lse - m) - a1)                                                   (entropy, nats)
-    dH/dh = -(scale / temperature) (p_y (logp + H) t_y W_y + r (A1 + (m - lse + H) A)),    A1 = sum e_j (z_j - m) t_j
-    W_j
+    dH/dh = -(scale / temperature) (p_y (logp + H) t_y W_y + r (A1 + (m - lse + H) A)),
+        A1 = sum e_j (z_j - m) t_j W_j
 
 The target's column is left out of the sums and the softplus is taken of what is left, so that a confident token keeps
 its gradient: z_y - lse rounds to 0 from a margin of 17 nats on in float32.
@@ -28,7 +28,7 @@ The shift m only has to be within some 60 nats of the largest z, since floating 
 that range. z_y, less the sampler's log-prob where it is given, is such a shift almost always, and is known before the
 first tile: the anchored softmax needs no running maximum and never rescales A. A chunk in which some z lies more than
 60 nats above its shift is done again online (a running maximum; A is rescaled when it rises). float16 has no such
-range, so it always goes online.
+range, so it always goes online; so does the entropy's gradient where exponentials are kept in two bytes.
 
 Rows that the loss cannot use (`active`) are never projected. Where weight or bias are trained too, the backward pass
 goes over the vocabulary once more (the logits and d loss / d logits of a tile of tokens, two products).
@@ -44,6 +44,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from torch.autograd.function import once_differentiable
 
 from rewardkit.errors import OptionError
 from trainer_backend.errors import TensorError
@@ -55,8 +56,11 @@ from trainer_backend.tensors import describe
 TOO_FAR = 60.0
 """How far, in nats, a z may lie above the anchored shift: exp(60) times a sum over a vocabulary is no overflow."""
 
-CHUNK_BYTES = 100_000_000
-"""What one chunk of rows may take for its tile of logits and its sums."""
+LEAST_GUESS = 20.0
+"""How far, in nats, an anchor raises the shift above z_y at most: then even a wrong one loses nothing that counts."""
+
+CHUNK_BYTES = 101_000_000
+"""What one chunk of rows may take for its tile of logits, its sums, and copies of its rows and of those before."""
 
 TILE = 16_384
 """Tokens of the vocabulary in one tile."""
@@ -94,8 +98,9 @@ def linear_logps(
     """Return the log-probs of targets, differentiable in the hidden states (and in a head that is trained).
 
     Peak memory above the inputs is `chunk_bytes`, and one [rows, hidden] in the input's dtype that becomes the gradient
-    (none with `inplace`; two with the entropy's gradient). Under `torch.no_grad` one product is done, on the same
-    tiles, so that a ratio to these log-probs is exactly 1 before the first update. Its gradient can be taken once.
+    (none with `inplace`; two with the entropy's gradient). Under `torch.no_grad` one product is done, by the same
+    operations: the same call gives the same bits, so that a ratio is exactly 1 before the first update. The gradient
+    can be taken once.
 
     Args:
         hidden: [rows, hidden] in the dtype of the head.
@@ -106,8 +111,7 @@ def linear_logps(
         entropy: "value" also returns the entropies; "gradient" lets them be differentiated (a third product).
         active: bool [rows]; rows that the loss uses. Others cost nothing and get neither value nor gradient.
         inplace: Overwrite `hidden`: for a tensor that nothing else needs, such as gathered rows. Where autograd needs
-        it
-            for the layer before, the backward pass says so.
+            it for the layer before, the backward pass says so.
         chunk_bytes: Memory for one chunk of rows.
         softmax: "anchored" and "online" force one of the two ways (the text above); "auto" picks.
 
@@ -194,7 +198,7 @@ class _Work:
         self.careful = softmax == "auto"
         self.tiles = tiles_for(hidden)
         self.share_dtype = self.tiles.share_dtype(hidden.dtype)
-        self.online = softmax == "online" or (softmax == "auto" and self.share_dtype == torch.float16)
+        self.online = softmax == "online" or (softmax == "auto" and self._wants_online())
         self.chunk = _rows_of_a_chunk(head, self.share_dtype.itemsize, chunk_bytes, entropy == "gradient")
         self.tile = min(TILE, head.vocabulary)
         weight = self.head.weight
@@ -204,6 +208,13 @@ class _Work:
         self._check_targets()
         self._buffers: dict[str, torch.Tensor] = {}
         self._views: dict[tuple[str, int, int], torch.Tensor] = {}
+
+    def _wants_online(self) -> bool:
+        """Whether exponentials in two bytes need a shift that is the largest z and no guess of it."""
+        # float16 has no range for a guess. The entropy's gradient takes (lse - m) A from A1, and with m far from lse
+        # the rounding of both, of the size of lse - m, would stay.
+        bends = self.entropy == "gradient" and self.share_dtype.itemsize == 2
+        return bends or self.share_dtype == torch.float16
 
     def _row_tensor(self, name: str, value: torch.Tensor, dtypes: tuple[torch.dtype, ...]) -> torch.Tensor:
         if not isinstance(value, torch.Tensor) or value.shape != (self.rows,) or value.dtype not in dtypes:
@@ -248,9 +259,10 @@ class _Work:
         inplace = directions is not None and directions.buffer is self.hidden
         waiting: tuple[Rows, Places, _Flag] | None = None
         for at in self.chunks():
+            # A chunk that is done again needs what its directions have overwritten (indexing has made a copy already).
             hidden = self.hidden[at]
-            # A chunk that is done again needs what its directions have overwritten.
-            rows = self.start(at, hidden.clone() if inplace else hidden.contiguous(), self.online)
+            hidden = hidden.clone() if inplace and isinstance(at, slice) else hidden.contiguous()
+            rows = self.start(at, hidden, self.online)
             self._pass(rows, self.online, directions is not None, entropy_directions is not None)
             self._finish(rows, at, answer, directions, entropy_directions)
             if self.careful and not self.online:
@@ -293,7 +305,9 @@ class _Work:
             shift = rows.target_logit
             if self.anchors is not None:
                 guess = self.anchors[at]
-                shift = shift - torch.where(guess.isfinite(), guess, torch.zeros_like(guess))
+                # One far below the truth (vLLM writes -9999 for what it left out) would lose every exponential.
+                guess = torch.where(guess.isfinite(), guess, torch.zeros_like(guess)).clamp(-LEAST_GUESS, 0.0)
+                shift = shift - guess
             rows.shift.copy_(torch.where(shift.isfinite(), shift, torch.zeros_like(shift)))
         return rows
 
@@ -311,11 +325,11 @@ class _Work:
             self.tiles.product(rows.hidden, weight, raw)
             if online:
                 self._raise_shift(rows, raw, start, room)
-            e_weighted = (
-                self._buffer("e_weighted", count, stop - start, self.share_dtype) if entropy_directions else None
-            )
-            e = self.tiles.exponentials(rows, raw, self.head, start, directions, e_weighted)
-            if rows.sums is not None and e is not None:
+            # Written also where no direction is wanted: another kernel would sum in another order.
+            bends = self.entropy == "gradient"
+            e_weighted = self._buffer("e_weighted", count, stop - start, self.share_dtype) if bends else None
+            e = self.tiles.exponentials(rows, raw, self.head, start, e_weighted)
+            if rows.sums is not None:
                 self.tiles.add_product(rows.sums, e, weight, first=start == 0)
             if rows.weighted_sums is not None and e_weighted is not None:
                 self.tiles.add_product(rows.weighted_sums, e_weighted, weight, first=start == 0)
@@ -354,7 +368,8 @@ class _Work:
         closed = _Closed.of(rows)
         answer.logps[at] = -closed.nll
         answer.entropies[at] = closed.entropy
-        answer.lse[at] = rows.shift + closed.gap
+        # Where no other token is left, there is no shift.
+        answer.lse[at] = torch.where(rows.total > 0, rows.shift + closed.gap, rows.target_logit + closed.nll)
         if entropy_directions is not None:
             assert rows.sums is not None and rows.weighted_sums is not None
             rows.weighted_sums.addcmul_(rows.sums, (closed.entropy - closed.gap).unsqueeze(1))
@@ -428,6 +443,7 @@ class _Frozen(torch.autograd.Function):
         return answer.logps, answer.entropies
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         return _hidden_gradient(ctx, gradients), None, None, None, None
 
@@ -451,6 +467,7 @@ class _Trained(torch.autograd.Function):
         return logps, entropies
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         _ = ctx.saved_tensors
         bends = gradients[1] if ctx.work.entropy == "gradient" else None
@@ -470,6 +487,8 @@ class _Trained(torch.autograd.Function):
 def _forward(work: _Work, inplace: bool) -> tuple[Scaled, Scaled | None]:
     """Return where the directions of log-probs and entropies are kept."""
     target = work.hidden if inplace else torch.empty_like(work.hidden, memory_format=torch.contiguous_format)
+    if inplace:
+        torch.autograd.graph.increment_version(work.hidden)  # a kernel's writes are not seen by autograd
     bends = Scaled(torch.empty_like(target)) if work.entropy == "gradient" else None
     return Scaled(target), bends
 
@@ -545,11 +564,11 @@ def _check_inplace(work: _Work, graph: bool) -> None:
 
 
 def _rows_of_a_chunk(head: Head, share: int, chunk_bytes: int, bend: bool) -> int:
-    """Return how many rows fit: a tile of logits (the exponentials take its place), the sums, gathered rows."""
+    """Return how many rows fit: a tile of logits (the exponentials take its place), the sums, two copies."""
     item = head.weight.element_size()
     wide = max(4, item)
     tile = min(TILE, head.vocabulary)
-    each = tile * wide + head.hidden * (wide + item) + (tile * share + head.hidden * wide if bend else 0)
+    each = tile * wide + head.hidden * (wide + 2 * item) + (tile * share + head.hidden * wide if bend else 0)
     rows = min(MOST_ROWS, chunk_bytes // each)
     if rows < 1:
         raise OptionError(f"chunk_bytes is at least {each:,} for one row of this head, got {chunk_bytes:,}")

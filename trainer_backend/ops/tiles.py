@@ -134,25 +134,21 @@ class TorchTiles:
         return _reshift(rows, shift)
 
     def exponentials(
-        self, rows: Rows, raw: torch.Tensor, head: Head, start: int, directions: bool, e_weighted: torch.Tensor | None
-    ) -> torch.Tensor | None:
-        """Sum a tile; return its e t, in the bytes of `raw`, where directions are wanted.
+        self, rows: Rows, raw: torch.Tensor, head: Head, start: int, e_weighted: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Sum a tile; return its e t, in the bytes of `raw`.
 
         Args:
             rows: What is summed so far.
             raw: The tile's products h.w, [rows, columns]; overwritten.
             head: The head.
             start: The vocabulary's index of the first column.
-            directions: Whether e t is wanted.
             e_weighted: [rows, columns] in `share_dtype`, for e (z - m) t; or None.
         """
         z, slope = self._logits(rows, raw, head, start)
         z.sub_(rows.shift.unsqueeze(1))
         torch.maximum(rows.highest, z.amax(1), out=rows.highest)
-        if not directions and not rows.entropy:
-            rows.total.add_(z.exp_().sum(1))
-            return None
-        exp = z.exp()
+        exp = z.exp() if rows.entropy else z.exp_()
         rows.total.add_(exp.sum(1))
         if rows.entropy:
             # -inf * 0 is 0: a column that is out has no share in anything.
@@ -160,9 +156,7 @@ class TorchTiles:
             rows.weighted.add_(share.sum(1))
             if e_weighted is not None:
                 e_weighted.copy_(share if slope is None else share.mul_(slope))
-        if slope is not None:
-            exp.mul_(slope)
-        return raw.copy_(exp) if directions else None
+        return raw.copy_(exp if slope is None else exp.mul_(slope))
 
     def scale_rows(
         self, directions: Scaled, factor: torch.Tensor, other: Scaled | None, other_factor: torch.Tensor | None
