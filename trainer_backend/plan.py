@@ -20,6 +20,8 @@ vocabulary, r the adapter's rank, N(x) the numbers in x. GB are 10^9 bytes.
 | one layer | what the backward pass of a layer has alive; with checkpointing: | training |
 | | T ((5b + n) H + 6b F + 2b D (h + k) + 4h + 6b r), without: T (5b H + 2b F) | |
 | attention mask | (b + 1) W^2, where completions share a prompt; a layer then has T 2b D (h - k) more | training |
+| attention scores | T h W s, where no kernel avoids them; W is the longest row: s = 8 + s0 in one layer, | training |
+| | s0 in each that is kept; s0 is 4, b more with a soft cap, b more where b < 4 | |
 | head | T (4b + n) H and a chunk of `ops.linear_logps`; through logits 12 T V; not while a layer is | training |
 | gaps in the heap | on a CPU: as much again as is alive in a pass (see `HEAP`) | training |
 | key-value cache | rows (P + R) L 2 b k D | sampling |
@@ -99,6 +101,8 @@ class Shape:
         layers, hidden, intermediate, heads, kv_heads, head_dim, vocabulary: As in config.json.
         linears: Name, inputs and outputs of the linear layers below the head.
         others: Numbers in all other weights: embedding, norms, an untied head, experts.
+        eager: Whether its attention holds all scores: transformers has no fused kernel for it (Gemma 2's soft cap).
+        softcapped: Whether these scores have a soft cap.
     """
 
     layers: int
@@ -110,6 +114,8 @@ class Shape:
     vocabulary: int
     linears: tuple[tuple[str, int, int], ...]
     others: int
+    eager: bool = False
+    softcapped: bool = False
 
     @property
     def parameters(self) -> int:
@@ -147,6 +153,8 @@ def shape_of(model_config: Any) -> Shape:
         vocabulary=int(text.vocab_size),
         linears=linears,
         others=total - sum(inputs * outputs for _, inputs, outputs in linears),
+        eager=getattr(model.config.get_text_config(decoder=True), "_attn_implementation", None) == "eager",
+        softcapped=getattr(text, "attn_logit_softcapping", None) is not None,
     )
 
 
@@ -381,6 +389,12 @@ def _training(
         yield Term("layers, kept", s.layers * tokens * each, f"{s.layers} x {t} x {each:,}", "training")
         passing = 5 * b * s.hidden + 2 * b * s.intermediate
         yield Term("one layer", tokens * passing, f"{t} x {passing:,}", "layer")
+    if s.eager:
+        longest = width or min(tokens, task.longest_prompt + config.max_completion_length)
+        kept = 4 + b * (s.softcapped + (b < 4))
+        each = kept + 8 if checkpointing else s.layers * kept + 8
+        how = f"{t} x {s.heads} x {longest:,} x {each} (no fused kernel)"
+        yield Term("attention scores", tokens * s.heads * longest * each, how, "layer" if checkpointing else "training")
     if width:
         yield Term("attention mask", (b + 1) * width**2, f"{b + 1} x {width:,}^2", "training")
     if task.dense:

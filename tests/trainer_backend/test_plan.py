@@ -15,6 +15,7 @@ from trainer_backend.config import GRPOConfig
 from trainer_backend.model.forward import head_of, hidden_states, precision, prefix_mask, score
 from trainer_backend.model.load import add_adapter, load
 from trainer_backend.model.offload import checkpoint_layers
+from trainer_backend.ops.logprob import CHUNK_BYTES, MOST_ROWS
 from trainer_backend.plan import (
     GB,
     SAMPLED_ROWS,
@@ -125,10 +126,11 @@ def test_nf4_bytes_are_those_of_bitsandbytes(tmp_path: Any) -> None:
 # ------------------------------------------------------------------------------------------------------- training
 
 
-def passes(family: str, dtype: torch.dtype, tokens: int, *, checkpointing: bool, shared: bool = False) -> int:
+def passes(family: Any, dtype: torch.dtype, tokens: int, *, checkpointing: bool, shared: bool = False) -> int:
     """Return the most bytes alive in the forward and backward pass of one row, beyond weights and gradients."""
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(FAMILIES[family]()).to(dtype)
+    settings = FAMILIES[family]() if isinstance(family, str) else family
+    model = AutoModelForCausalLM.from_config(settings).to(dtype)
     model = add_adapter(model, config(), None, []).train()
     head = head_of(model, dtype)
     if checkpointing:
@@ -156,21 +158,27 @@ def passes(family: str, dtype: torch.dtype, tokens: int, *, checkpointing: bool,
     return live.peak
 
 
-def predicted(family: str, dtype: torch.dtype, tokens: int, *, checkpointing: bool, shared: bool = False) -> int:
+def predicted(family: Any, dtype: torch.dtype, tokens: int, *, checkpointing: bool, shared: bool = False) -> int:
     size = torch.empty(0, dtype=dtype).element_size()
     settings = config(per_device_train_batch_size=64, max_completion_length=tokens // 2)
     made = estimate(
-        task(shape_of(FAMILIES[family]()), number=size, device="cpu", longest_prompt=tokens // 2, shared=shared),
+        task(
+            shape_of(FAMILIES[family]() if isinstance(family, str) else family),
+            number=size,
+            device="cpu",
+            longest_prompt=tokens // 2,
+            shared=shared,
+        ),
         settings,
         token_budget=tokens,
         checkpointing=checkpointing,
         mode="resident",
     )
     passing = made.total("training") - bytes_of(made, "gaps in the heap")
-    return passing + max(made.total("layer"), made.total("head") - CHUNK + CHUNK_HERE)
+    return passing + max(made.total("layer"), made.total("head") - CHUNK_BYTES + CHUNK_HERE)
 
 
-CHUNK, CHUNK_HERE = 100_663_296, 4 * 2048 * (101 * 3 + 64 * 2)
+CHUNK_HERE = 4 * MOST_ROWS * (101 * 3 + 64 * 4)
 """The chunk of `ops.linear_logps` is an upper bound; with 101 tokens of vocabulary a chunk takes far less."""
 
 
@@ -208,6 +216,19 @@ def test_other_families_are_near(family: str) -> None:
     measured = passes(family, torch.float32, 1024, checkpointing=True)
     found = predicted(family, torch.float32, 1024, checkpointing=True)
     assert 0.7 * measured <= found <= 1.5 * measured, (found, measured)
+
+
+@pytest.mark.parametrize("checkpointing", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+def test_attention_without_a_fused_kernel_holds_its_scores(
+    family: str, dtype: torch.dtype, checkpointing: bool
+) -> None:
+    settings = FAMILIES[family]()
+    settings._attn_implementation = "eager"
+    measured = passes(settings, dtype, 512, checkpointing=checkpointing)
+    found = predicted(settings, dtype, 512, checkpointing=checkpointing)
+    assert 0.85 * measured <= found <= 1.3 * measured, (found, measured)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -149,6 +149,8 @@ def test_log_probs_are_those_of_a_full_forward_pass(options: dict[str, Any]) -> 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_log_probs_for_each_kind_of_model(family: str, attention: str, dense: bool) -> None:
     model = tiny(family)
+    if attention == "sdpa" and not model._supports_sdpa:
+        pytest.skip("this transformers refuses sdpa for a soft cap")
     model.set_attn_implementation(attention)
     asked = (*PROMPTS, (*SHOTS, 4), (*SHOTS, 5, 6, 7))
     for at, rollout in drawn(sampler(model, dense=dense, max_tokens=9), prompts(*asked)).items():

