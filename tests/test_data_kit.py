@@ -1,8 +1,8 @@
 """The data kit beside a checkout: every figure of its table whose reward exists, from the command line.
 
 Figures are those that the sources publish (the kit's README, "What a correct run prints"). Most inputs need no flag,
-none more than a map. Rows that need code to run have no reward yet. Awkward files (`torture/`) have their tests
-in records/test_reading.py and cli/test_eval_faults.py; here are those that these leave out.
+none more than a map. More programs are run in verifiers/code/test_published_code_labels.py. Awkward files (`torture/`)
+have their tests in records/test_reading.py and cli/test_eval_faults.py; here are those that these leave out.
 """
 
 from __future__ import annotations
@@ -140,8 +140,19 @@ CODE = {
 
 @pytest.mark.parametrize("name", CODE)
 def test_files_of_programs_are_read_without_a_flag(cli: Here, shared: Shared, name: str) -> None:  # noqa: F811
-    """What they are worth needs a reward that runs code; that all are read does not."""
+    """What they are worth needs their tests, from a second file; that all are read does not."""
     assert only(run(cli, shared(f"data/{name}"), "-r", "length"))["rewards"]["length"]["scored"] == CODE[name]
+
+
+def test_human_evals_own_example(cli: Here, shared: Shared) -> None:  # noqa: F811
+    """Three of six: one runs another program, one sleeps ten seconds, one waits for input that never comes."""
+    tasks = shared("data/humaneval/example_problem.jsonl")
+    path = shared("data/humaneval/example_samples.jsonl")
+    figures = only(run(cli, path, "-r", "code(timeout=3, memory='512MB')", "--join", str(tasks)))
+    assert (figures["rewards"]["code"]["right"], figures["rewards"]["code"]["scored"]) == (3, 6)
+    assert figures["pass_at_k"]["code"]["1"]["value"] == 0.5
+    values = [score["value"] for score in cli.scores(newest(cli))]
+    assert values == [0.0, 0.0, 0.0, 1.0, 1.0, 1.0]
 
 
 def test_inspect_log(cli: Here, shared: Shared) -> None:  # noqa: F811

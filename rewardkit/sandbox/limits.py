@@ -22,11 +22,12 @@ _LARGEST_TIME = 100_000.0
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """What one program may use.
 
-    cpu_seconds decides about a timeout, so a busy machine does not change verdicts; wall_seconds is only the backstop
-    against sleeping (None: three times cpu_seconds and one second more; time in which nobody waits for the program does
-    not count). memory is address space in bytes above what the interpreter itself takes, output the bytes of standard
-    output and of standard error each, processes the threads, files the open descriptors (and, in the work folder, the
-    files), disk the bytes in the work folder.
+    cpu_seconds decides about a timeout: the CPU time of all threads, and the time in which every thread sleeps or waits
+    for something. Waiting for a core does not count, so a busy machine does not change verdicts; nor does time in which
+    nobody waits for the program. wall_seconds is the backstop (None: three times cpu_seconds and one second more), and
+    alone holds a judge that sleeps, and any sleep where /proc hides processes. memory is address space in bytes above
+    what the interpreter itself takes, output the bytes of standard output and of standard error each, processes the
+    threads, files the open descriptors (and, in the work folder, the files), disk the bytes in the work folder.
     """
 
     cpu_seconds: float = 3.0
@@ -62,8 +63,9 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True):
 
     status: exited (code is its exit code), signal (code is the signal's number), timeout, memory (its own last error
     was MemoryError), output (wrote more than allowed), killed (by us because it was no longer needed or broke the
-    protocol, or by the machine). detail says more, such as "cpu" or "wall". stdout and stderr hold at most the bytes
-    allowed.
+    protocol, or by the machine). detail says more: of a timeout "cpu", "sleep" (with the time slept it was too much) or
+    "wall". slept_seconds is about how long every thread slept or waited while an answer was waited for; None when that
+    could not be seen. stdout and stderr hold at most the bytes allowed.
     """
 
     status: Status
@@ -72,5 +74,6 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True):
     stderr: bytes
     cpu_seconds: float
     wall_seconds: float
+    slept_seconds: float | None = 0.0
     level: Level
     detail: str = ""

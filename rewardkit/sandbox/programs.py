@@ -24,6 +24,7 @@ import msgspec
 from rewardkit.errors import SandboxUnavailable
 from rewardkit.sandbox import reasons, wire
 from rewardkit.sandbox.limits import Finished, Level, Limits, Status
+from rewardkit.sandbox.looking import Look
 from rewardkit.sandbox.wire import HEADER, LARGEST_JOB, LARGEST_MESSAGE, WireError
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ ENVIRONMENT = {"LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "0", "MALLOC_ARENA_MAX": "
 _START = 60.0  # seconds for the server to start
 _END = 30.0  # seconds for a killed child to be gone
 _CHUNK = 1 << 16
+_LOOK = 0.02  # seconds between two looks at whether a program sleeps
 _PIPES = (("in", False), ("out", True), ("err", True), ("job", False), ("reply", True), ("status", True))
 
 
@@ -129,6 +131,9 @@ class Child:
         self._number = next(sandbox._numbers)
         self._began = time.monotonic()
         self._waited = 0.0
+        self._looked = 0.0 if mode != "judge" else float("inf")  # the time waited at the last look; a test may sleep
+        self._slept = 0.0
+        self._look: Look | None = None
         self._kept = {"out": bytearray(), "err": bytearray()}
         self._heard, self._told = bytearray(), bytearray()
         self._to_send: dict[str, memoryview] = {}
@@ -201,12 +206,13 @@ class Child:
                 self._poll.unregister(fd)
 
     def step(self) -> None:
-        """Wait for something to happen and deal with it; at most until the wall-clock limit."""
+        """Wait for something to happen and deal with it; at most until the wall-clock limit, or the next look."""
         began = time.monotonic()
         left = self._limits.wall - self._waited
         if left <= 0:
             self._stop("timeout", "wall")
-        events = self._poll.poll(1000 * max(0.0, left) if self._why is None else 1000 * _END)
+        patience = max(0.0, min(left, self._looked + _LOOK - self._waited)) if self._why is None else _END
+        events = self._poll.poll(1000 * patience)
         if not events and self._why is not None:
             self._lose()
         for fd, _ in events:
@@ -217,6 +223,24 @@ class Child:
                 self._read(role, fd)
         if self._why is None:
             self._waited += time.monotonic() - began
+            if not events and self._waited >= self._looked + _LOOK:
+                self._look_at()
+
+    def _look_at(self) -> None:
+        """Count the time since the last look as slept when no thread of the program can go on.
+
+        That is only asked when it has sent nothing and has taken all that it can, so it does not wait for us. A look
+        that comes very late, as this process had no core either, says little of the time before it. The first only
+        asks for the process, and so the child's start does not count.
+        """
+        spent = min(self._waited - self._looked, 2 * _LOOK)
+        self._looked = self._waited
+        if self._look is None:
+            self._look = Look(self._server.send, self._number)
+        if self._look.asleep():
+            self._slept += spent
+            if self._slept + self._look.cpu_seconds() >= self._limits.cpu_seconds:
+                self._stop("timeout", "sleep")
 
     def _read(self, role: str, fd: int) -> None:
         try:
@@ -265,6 +289,7 @@ class Child:
                 self._read(role, fd)
                 if len(self._kept.get(role, self._heard)) == before:
                     break
+        seen = self._look.seen if self._look is not None else self._waited < _LOOK
         code = os.waitstatus_to_exitcode(status)
         frame = wire.pack(["memory"])
         if self._why is not None:
@@ -283,6 +308,7 @@ class Child:
             stdout=bytes(self._kept["out"]),
             stderr=bytes(self._kept["err"]),
             cpu_seconds=cpu_seconds,
+            slept_seconds=self._slept if seen else None,
             wall_seconds=time.monotonic() - self._began,
             level=self._sandbox.level,
             detail=detail,
@@ -333,6 +359,8 @@ class Child:
     def _close_all(self) -> None:
         for role in list(self._fds):
             self._close(role)
+        if self._look is not None:
+            self._look.close()
 
     # Messages.
 

@@ -1,9 +1,9 @@
 """The fork server: builds the walls once, then starts a child for every program and tells how it ended.
 
-It hears `["s", number, mode, limits]` (start; with the child's six descriptors) and `["k", number]` (kill) on a
-socket, and ends when the socket does. It never sees a program, a test or an answer: those go between the caller and the
-child. Through the child's status pipe it says `["e", wait status, CPU seconds, why]`, or the child says `["f", step,
-errno, text]` first.
+It hears `["s", number, mode, limits]` (start; with the child's six descriptors), `["k", number]` (kill) and
+`["w", number]` (who; with a socket, on which a descriptor of the process is sent) on a socket, and ends when that
+does. It never sees a program, a test or an answer: those go between the caller and the child. Through the child's
+status pipe it says `["e", wait status, CPU seconds, why]`, or the child says `["f", step, errno, text]` first.
 """
 
 from __future__ import annotations
@@ -209,9 +209,18 @@ class Server:
         if kind == "s":
             mode, limits = rest
             self._start(number, mode, limits, fds)
+        elif kind == "w":
+            self._hand_out(number, fds)
         elif number in self._children:
             self._kill(self._children[number])
         return True
+
+    def _hand_out(self, number: int, fds: list[int]) -> None:
+        """Give the caller a descriptor of a child's process, by which it can look at it from outside the walls."""
+        for fd in fds:
+            with socket.socket(fileno=fd) as asked, contextlib.suppress(OSError):  # nobody wants it any more
+                if number in self._children:
+                    socket.send_fds(asked, [b"+"], [self._children[number].pidfd])
 
     def _start(self, number: int, mode: str, limits: dict[str, Any], fds: list[int]) -> None:
         status = fds[-1]

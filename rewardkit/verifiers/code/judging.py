@@ -4,8 +4,9 @@ The program never learns what is expected. Calls: it is told arguments and answe
 Streams: it is fed, and what it wrote is compared here. Test code runs in a judge process beside it and reaches it by
 message only.
 
-CPU time decides about a timeout. A program gets a quarter more than its limit; one that needs this more, or that the
-wall clock stopped while it was computing, was near the limit, and is run once more before that counts.
+A program's own time decides about a timeout: on a core, or asleep; waiting for a core is the machine's. A program gets
+a quarter more than its limit; one that needs this more, or that the wall clock stopped since it was given no core, was
+near the limit, and is run once more before that counts.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ REASONS: dict[Status, BlameCompletion] = {
 }
 
 _SYNTAX = ("SyntaxError", "IndentationError", "TabError")
-_MORE = 1.25  # share of the CPU limit after which a program is stopped
-_BUSY = 0.2  # share of it above which a stop by the wall clock may be the machine's fault
+_MORE = 1.25  # share of the limit after which a program is stopped
+_BUSY = 0.2  # share of it in CPU time above which a stop by the wall clock may be the machine's fault, else unknown
 _THREADS = 4  # a program that is done within this share of its limit is not asked for its CPU time
 _RESTARTS = 3  # new processes for calls that follow one which ended the process
 
@@ -63,12 +64,12 @@ class Report(msgspec.Struct, frozen=True):
 
     Attributes:
         outcomes: One a test, in order; with `stop` none after the first that failed.
-        cpu_seconds: CPU time of the program that used most.
+        own_seconds: CPU time and time asleep of the program that used most.
         again: It was run once more, since it came near its limit.
     """
 
     outcomes: tuple[Outcome, ...]
-    cpu_seconds: float = 0.0
+    own_seconds: float = 0.0
     again: bool = False
 
 
@@ -81,7 +82,7 @@ def run_program(
         sandbox: Where.
         source: The program; for a Prediction, the predicted expression.
         tests: What it is tested with.
-        limits: `cpu_seconds` for all calls together, and for each stream.
+        limits: `cpu_seconds`, of CPU time and sleep, for all calls together, and for each stream.
         tolerance: Largest difference of numbers where a test says none, absolute or as a share.
         stop: End with the first test that fails.
 
@@ -95,8 +96,8 @@ def run_program(
     again = _Run(sandbox, source, limits, tolerance, stop, patient=True)
     second = again.report(tests)
     if again.near and not _timed_out(second):
-        detail = f"{second.cpu_seconds:.2f} s of CPU time, more than {limits.cpu_seconds:g} s, twice"
-        second = Report((*second.outcomes[:-1], Outcome("timeout", detail)), second.cpu_seconds)
+        detail = f"{second.own_seconds:.2f} s computing or asleep, more than {limits.cpu_seconds:g} s, twice"
+        second = Report((*second.outcomes[:-1], Outcome("timeout", detail)), second.own_seconds)
     return msgspec.structs.replace(second, again=True)
 
 
@@ -145,11 +146,13 @@ class _Run:
     # -- how a process ended
 
     def _count(self, finished: Finished) -> None:
-        self.most = max(self.most, finished.cpu_seconds)
+        own = finished.cpu_seconds + (finished.slept_seconds or 0.0)
+        self.most = max(self.most, own)
         if finished.status == "timeout":
-            self.near |= self.limit * _BUSY < finished.cpu_seconds < self.limits.cpu_seconds * 0.98
+            starved = finished.slept_seconds is not None or finished.cpu_seconds > self.limit * _BUSY
+            self.near |= finished.detail == "wall" and starved
         else:
-            self.near |= finished.cpu_seconds > self.limit or finished.detail == "by the machine"
+            self.near |= own > self.limit or finished.detail == "by the machine"
 
     def _ended(self, finished: Finished, doing: str) -> Outcome:
         """Say how a process ended that should not have."""
@@ -158,6 +161,11 @@ class _Run:
         self._count(finished)
         match finished.status:
             case "timeout":
+                if finished.detail == "sleep":
+                    on_core = f"{finished.cpu_seconds:.2f} s of them on a core"
+                    return Outcome(
+                        "timeout", f"more than {self.limit:g} s passed, {on_core} (it slept or waited){doing}"
+                    )
                 if finished.detail == "wall" and finished.cpu_seconds < self.limit:
                     return Outcome(
                         "timeout",

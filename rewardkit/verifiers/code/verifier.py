@@ -99,8 +99,8 @@ class Code(Verifier[CodeReference]):
     LiveCodeBench, CRUXEval, asserts and unittest. docs/code.md has all of them.
 
     Options:
-        timeout: CPU seconds for a program (for each run with standard input). The wall clock stops it at about four
-            times that.
+        timeout: seconds for a program (for each run with standard input), on a core or asleep. Waiting for a core on a
+            busy machine does not count, up to about four times that, and twelve times in a second run.
         memory: "512MB", "2GiB" or bytes.
         output: bytes that the program may write, the same way.
         credit: "all": 1 when every test passes; "fraction": the share that passes; "weighted": by the tests' `weight`.

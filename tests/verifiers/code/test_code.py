@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import signal
+import subprocess
+import sys
+import time
 
 import pytest
 from hypothesis import given
@@ -15,9 +19,11 @@ from rewardkit import parse, score_text
 from rewardkit.code import Code, close_all, run_tests
 from rewardkit.engine import Engine
 from rewardkit.errors import OptionError, SandboxUnavailable
+from rewardkit.sandbox import Finished, Limits
 from rewardkit.types import Completion, Generation, Sample, Score
 from rewardkit.verifiers.code import servers
 from rewardkit.verifiers.code.extraction import code_parts, extract_program
+from rewardkit.verifiers.code.judging import _Run
 
 SQUARE = [{"args": "(3,)", "expected": "9"}, {"args": "(-7,)", "expected": "49"}, {"args": "(0,)", "expected": "0"}]
 TASK = {"tests": SQUARE, "entry_point": "square"}
@@ -371,6 +377,99 @@ def test_a_timeout_near_the_limit_is_run_once_more():
     verdict = run_tests(slow, tests, entry_point="f", timeout=0.5)
     assert verdict.reason == "timeout" and "twice" in verdict.detail and "run again" in verdict.detail
     assert run_tests(slow, tests, entry_point="f", timeout=2.0).value == 1.0
+
+
+F = [{"args": "(1,)", "expected": "1"}]
+
+
+@pytest.mark.parametrize(
+    "waits",
+    [
+        "import time\ndef f(x):\n    time.sleep(10)\n    return x\n",
+        "import asyncio\nasync def f(x):\n    await asyncio.sleep(10)\n    return x\n",
+        "import os\ndef f(x):\n    os.read(os.pipe()[0], 1)\n    return x\n",
+    ],
+)
+def test_a_program_that_sleeps_takes_its_own_time(waits):
+    """It is stopped soon, and not run again: nothing about it is near the limit."""
+    began = time.monotonic()
+    verdict = run_tests(waits, F, entry_point="f", timeout=0.5)
+    assert verdict.reason == "timeout" and "again" not in verdict.detail
+    assert re.search(r"more than 0.5 s passed, 0\.\d\d s of them on a core \(it slept or waited\)", verdict.detail)
+    assert time.monotonic() - began < 8, "a sleep of ten seconds was waited for"
+
+
+def test_a_sleep_in_programs_with_standard_input():
+    source = "import time\nn = input()\ntime.sleep(%s)\nprint(n)\n"
+    tests = [{"stdin": "4\n", "stdout": "4\n"}]
+    assert run_tests(source % 10, tests, timeout=0.5).reason == "timeout"
+    assert run_tests(source % 0.2, tests, timeout=2).value == 1.0
+
+
+def test_a_sleep_near_the_limit_is_run_once_more():
+    verdict = run_tests("import time\ndef f(x):\n    time.sleep(1.15)\n    return x\n", F, entry_point="f", timeout=1)
+    assert verdict.reason == "timeout" and "twice" in verdict.detail and "run again" in verdict.detail
+    verdict = run_tests("import time\ndef f(x):\n    time.sleep(0.4)\n    return x\n", F, entry_point="f", timeout=1)
+    assert (verdict.value, "again" in verdict.detail) == (1.0, False)
+
+
+def test_test_code_that_sleeps_is_not_the_programs_time():
+    test = "import time\ndef check(candidate):\n    time.sleep(1)\n    assert candidate(3) == 9\n"
+    score = judge(fenced(RIGHT), {"test": test, "entry_point": "square"}, timeout=0.5)
+    assert score.value == 1.0, score.detail
+
+
+def test_a_busy_machine_changes_no_verdict():
+    """It needs more than half of its limit, on a core that it shares with four who never rest."""
+    computes = (
+        "import time\ndef f(x):\n    end = time.process_time() + 0.35\n"
+        "    while time.process_time() < end: pass\n    return x\n"
+    )
+    close_all()
+    cores, busy = os.sched_getaffinity(0), []
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        for _ in range(4):  # in sessions of their own, since the kernel may share cores among sessions
+            busy.append(subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"], start_new_session=True))
+        began = time.monotonic()
+        verdict = run_tests(computes, F, entry_point="f", timeout=0.6)
+        took = time.monotonic() - began
+    finally:
+        os.sched_setaffinity(0, cores)
+        for process in busy:
+            process.kill()
+            process.wait()
+        close_all()
+    assert verdict.value == 1.0, verdict.detail
+    assert took > 0.75, "the core was not busy"
+
+
+@pytest.mark.parametrize(
+    ("cpu", "slept", "detail", "near"),
+    [
+        (0.01, 0.0, "wall", True),  # it got no core
+        (0.01, None, "wall", False),  # it may have slept: that could not be seen
+        (0.5, None, "wall", True),
+        (0.5, 0.8, "sleep", False),
+        (1.25, 0.0, "cpu", False),
+    ],
+)
+def test_which_timeouts_are_run_once_more(cpu, slept, detail, near):
+    run = _Run(None, "", Limits(cpu_seconds=1), 0.0, True)
+    run._count(
+        Finished(
+            status="timeout",
+            code=9,
+            stdout=b"",
+            stderr=b"",
+            cpu_seconds=cpu,
+            slept_seconds=slept,
+            wall_seconds=5,
+            level="strict",
+            detail=detail,
+        )
+    )
+    assert run.near is near
 
 
 def test_the_servers_of_a_process_are_its_own():
