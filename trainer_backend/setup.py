@@ -362,6 +362,7 @@ class Ready:
         room: The plan; None where there is none.
         start: The adapter as training found it, for `adapter.norm_of_change`.
         store: Where layer inputs wait for the backward pass; None: where they were made.
+        undo: Takes the checkpoints off the model's layers; None: there are none.
     """
 
     loaded: Loaded
@@ -371,10 +372,13 @@ class Ready:
     room: Room | None
     start: Mapping[str, torch.Tensor]
     store: LayerInputs | None = None
+    undo: Callable[[], None] | None = None
 
     def close(self) -> None:
-        """Free what the sampler holds."""
+        """Free what the sampler holds, and leave a model of the user's without our checkpoints."""
         self.sampler.close()
+        if self.undo is not None:
+            self.undo()
 
 
 def make_ready(
@@ -403,10 +407,10 @@ def make_ready(
     start = adapter.snapshot(loaded.model)
     if restore is not None:
         restore(loaded)
-    store = None
+    store = undo = None
     if room is not None and room.plan.checkpointing:
         store = LayerInputs(mover_for(device)) if room.plan.mode == "offload" else None
-        checkpoint_layers(loaded.model, store, dropout=config.lora_dropout > 0)
+        undo = checkpoint_layers(loaded.model, store)
     policy = Policy(
         loaded.model,
         loaded.head,
@@ -422,7 +426,7 @@ def make_ready(
         max_completion_length=config.max_completion_length,
         top_entropy_quantile=config.top_entropy_quantile,
     )
-    return Ready(loaded, policy, settings, make_sampler(job, loaded, encoded.longest), room, start, store)
+    return Ready(loaded, policy, settings, make_sampler(job, loaded, encoded.longest), room, start, store, undo)
 
 
 def _reference(model: nn.Module) -> AbstractContextManager[object]:

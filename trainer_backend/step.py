@@ -36,6 +36,7 @@ from trainer_backend.loss import Loss, gradients, metrics
 from trainer_backend.mismatch import mismatch
 from trainer_backend.model.forward import Dense, head_of, precision, shares_prefixes
 from trainer_backend.model.forward import score as score_tokens
+from trainer_backend.model.modes import evaluating, learning
 from trainer_backend.ops import Head, LinearLogps
 from trainer_backend.parallel import World
 
@@ -206,7 +207,7 @@ def update(
     optimizer.zero_grad(set_to_none=True)
     seen = _Seen(settings, plan.totals)
     try:
-        with _mode(policy.model, training=True):
+        with learning(policy.model):
             for step in plan.steps:
                 _backward(policy, step, settings, plan, seen)
                 if seen.lost:
@@ -361,17 +362,6 @@ def _dropped(policy: Policy, rows: Sequence[Row], settings: StepSettings, plan: 
 # -------------------------------------------------------------------------------------------------- forward, backward
 
 
-@contextlib.contextmanager
-def _mode(model: nn.Module, *, training: bool) -> Iterator[None]:
-    """Put a model into training or evaluation mode and back into the one it had."""
-    before = model.training
-    model.train(training)
-    try:
-        yield
-    finally:
-        model.train(before)
-
-
 def _forward(
     policy: Policy, step: MicroStep, settings: StepSettings, entropy: Literal["none", "value", "gradient"]
 ) -> LinearLogps:
@@ -407,7 +397,7 @@ def _scored(
             raise TensorError("the KL needs a reference policy: give Policy a reference, or rows their ref_logps")
         context = policy.reference(policy.model)
     steps = micro_steps(rows, settings.token_budget, layout=policy.layout, places=places, device=policy.device)
-    with torch.no_grad(), _mode(policy.model, training=False), context:
+    with torch.no_grad(), evaluating(policy.model), context:
         for step in steps:
             out = _forward(policy, step, settings, "value" if entropies else "none")
             values = out.entropies if entropies else out.logps
@@ -436,7 +426,7 @@ def _backward(policy: Policy, step: MicroStep, settings: StepSettings, plan: _Pl
 
 def _look(policy: Policy, step: MicroStep, settings: StepSettings, plan: _Plan, seen: _Seen) -> None:
     """Measure a micro-step that has no gradient."""
-    with torch.no_grad(), _mode(policy.model, training=False):
+    with torch.no_grad(), evaluating(policy.model):
         out = _forward(policy, step, settings, "value" if settings.entropy != "none" else "none")
     if bool(torch.isfinite(out.logps).all()):
         seen.add(step, step.spread(out.logps), _context(step, out, settings, plan), 0.0)

@@ -25,6 +25,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from tiny_runs import (
     PROMPTS,
+    WORDS,
     environment,
     metrics_of,
     start,
@@ -335,7 +336,7 @@ def test_out_of_memory_names_settings_that_would_fit(tmp_path: Path) -> None:
     model = lora_model()
 
     def hungry(module: Any, inputs: Any, output: Any) -> None:
-        if module.training:
+        if torch.is_grad_enabled():
             torch.empty(2**60, dtype=torch.uint8)  # what an allocator says when it cannot
 
     model.base_model.model.model.layers[0].register_forward_hook(hungry)
@@ -525,12 +526,52 @@ def test_other_precisions_and_memory_paths_learn_too(
     assert "does not sample" not in notes_of(tmp_path / "run")
 
 
-def test_memory_paths_change_no_bit(tmp_path: Path) -> None:
+def tiny_gpt2() -> Any:
+    """A model with dropout of its own, 0.1 everywhere, as GPT-2 was published."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    sizes = {"vocab_size": len(WORDS), "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
+    return GPT2LMHeadModel(GPT2Config(**sizes, eos_token_id=1, bos_token_id=1, initializer_range=0.1))
+
+
+@pytest.mark.parametrize("dropout", ["none", "config", "peft_config", "start_from", "base"])
+def test_memory_paths_change_no_bit_whatever_draws_random_numbers(tmp_path: Path, dropout: str) -> None:
+    """What is computed again must draw the dropout mask of the first time, wherever that dropout was set."""
+    lora = LoraConfig(r=4, target_modules=["q_proj", "up_proj"], lora_dropout=0.3, task_type="CAUSAL_LM")
+    saved = tmp_path / "saved"
+    get_peft_model(tiny_llama(), lora).save_pretrained(str(saved), save_embedding_layers=False)
+    own: dict[str, Any] = {
+        "none": {},
+        "config": {"lora_dropout": 0.3},
+        "peft_config": {"peft_config": lora},
+        "start_from": {"start_from": saved},
+        "base": {},
+    }[dropout]
     found = []
     for name, changes in (("kept", {}), ("again", {"gradient_checkpointing": True}), ("moved", {"mode": "offload"})):
-        trainer(tmp_path / name, max_steps=3, **changes).train()
+        model = tiny_gpt2() if dropout == "base" else None
+        trainer(tmp_path / name, model=model, max_steps=3, **own, **changes).train()
         found.append((tmp_path / name / "adapter" / "adapter_model.safetensors").read_bytes())
     assert found[0] == found[1] == found[2]
+
+
+def test_dropout_of_the_base_model_is_off_since_nothing_samples_with_it(tmp_path: Path) -> None:
+    trainer(tmp_path, model=tiny_gpt2(), max_steps=2, gradient_checkpointing=True).train()
+    assert all(line["sampling/sampling_logp_difference/max"] < 1e-4 for line in metrics_of(tmp_path))
+
+
+def test_dropout_of_the_adapter_is_on_where_it_was_asked_for(tmp_path: Path) -> None:
+    trainer(tmp_path, max_steps=3, lora_dropout=0.5).train()
+    # Not in the first step, in which the adapter gives 0 whatever it drops.
+    assert metrics_of(tmp_path)[-1]["sampling/sampling_logp_difference/max"] > 1e-3
+
+
+def test_a_model_of_the_user_is_given_back_without_our_checkpoints(tmp_path: Path) -> None:
+    model = tiny_llama()
+    trainer(tmp_path, model=model, max_steps=1, mode="offload").train()
+    layer = model.model.layers[0]
+    assert not layer.gradient_checkpointing and "_gradient_checkpointing_func" not in vars(layer)
 
 
 def test_vllm_samples_from_the_newest_adapter_and_learns(tmp_path: Path) -> None:
