@@ -185,6 +185,19 @@ def test_no_prompt_comes_twice_in_an_epoch_over_a_resume(tmp_path: Path) -> None
     assert len(drawn) == 8 and set(drawn) == {row["id"] for row in ROWS}
 
 
+def test_generations_stay_when_a_resume_keeps_none_and_the_next_keeps_them_again(tmp_path: Path) -> None:
+    def until(last: int, *, keep: bool, resume: bool) -> None:
+        at_last = [lambda step, metrics: step == last]
+        trainer(tmp_path, max_steps=8, keep_generations=keep, callbacks=at_last).train(resume=resume)
+
+    until(2, keep=True, resume=False)
+    until(4, keep=False, resume=True)
+    until(6, keep=True, resume=True)
+    steps = [group.sample.step for group in read_generations(tmp_path / "generations.jsonl")]
+    assert sorted(set(steps)) == [1, 2, 5, 6] and len(steps) == 4 * 4
+    assert [line["step"] for line in metrics_of(tmp_path)] == [1, 2, 3, 4, 5, 6]
+
+
 def _signals(count: int, at: int) -> Any:
     def callback(step: int, metrics: Mapping[str, float]) -> None:
         for _ in range(count if step == at else 0):
