@@ -417,6 +417,7 @@ def make_ready(
         loaded.dtype,
         "shared" if loaded.shares_prefixes else "apart",
         reference=_reference,
+        store=store,
     )
     settings = StepSettings(
         loss=preset(config.loss_type, **config.loss_changes),

@@ -46,7 +46,7 @@ from trainer_backend.parallel import World
 from trainer_backend.rollout.agreement import compare
 from trainer_backend.runlog import RunLog, run_path
 from trainer_backend.setup import Job, Ready, RewardFunctions
-from trainer_backend.step import StepResult, update
+from trainer_backend.step import StepResult, score, update
 
 Callback: TypeAlias = Callable[[int, Mapping[str, float]], object]
 """Called after each step with its number and its metrics; when it returns True, the run ends after this step."""
@@ -400,12 +400,12 @@ class _Run:
             rows = groups.rows_of(drawn, judged, self.config)
             for iteration in range(min(self.config.num_iterations, self.steps - self.step)):
                 first = iteration == 0
-                checked = first and self._checks(self.step + 1)
-                result = self._update(rows, checked=checked)
+                own = self._own_logps(rows) if first and self._checks() else None
+                result = self._update(rows)
                 self._count(result, judged if first else None)
                 metrics = self._metrics(result, drawn, judged, began, fresh=first)
-                if checked and not result.skipped:
-                    metrics |= self._agreement(drawn, rows, result)
+                if own is not None and not result.skipped:
+                    metrics |= self._agreement(drawn, rows, own)
                 self._tell(metrics, judged if first else None)
                 if self.counted.skipped_in_a_row >= self.config.max_nan_steps:
                     self.why = (
@@ -413,6 +413,8 @@ class _Run:
                         " (grpo.max_nan_steps); each was left out. A lower learning_rate, or dtype float32, may help"
                     )
                     return "not finite"
+                if result.skipped:  # there may be no old log-probs, and the next update would fail as this one did
+                    break
                 if first and self.config.num_iterations > 1:
                     rows = with_old_logps(rows, result.logps)
                 began = time.perf_counter()
@@ -436,29 +438,31 @@ class _Run:
         )
         return drawn, groups.judge(drawn, config, world)
 
-    def _update(self, rows: Sequence[Row], *, checked: bool) -> StepResult:
+    def _update(self, rows: Sequence[Row]) -> StepResult:
         """Take one optimizer step; from then on the new adapter is what samples."""
-        settings = dataclasses.replace(self.ready.settings, measure_all=True) if checked else self.ready.settings
-        result = None
-        try:
-            # A step that is left out may leave layer inputs behind: a forward pass without its backward pass.
-            with self.ready.store.micro_step() if self.ready.store is not None else contextlib.nullcontext():
-                result = update(self.ready.policy, rows, self.optimizer, self.scheduler, settings, self.world)
-        except RuntimeError:
-            if result is None or not result.skipped:
-                raise
+        ready = self.ready
+        result = update(ready.policy, rows, self.optimizer, self.scheduler, ready.settings, self.world)
         self.step += 1
         if not result.skipped:
-            self.ready.sampler.update(self.step)
+            ready.sampler.update(self.step)
         return result
 
-    def _checks(self, step: int) -> bool:
+    def _checks(self) -> bool:
+        """Whether the sampler is checked with the groups in hand: one of their updates has a number that is due."""
         every = self.config.check_logps_every
-        return bool(every) and (step == 1 or step % every == 0) and not self.config.reshaping
+        if not every or self.config.reshaping:
+            return False
+        return self.step == 0 or (self.step + self.config.num_iterations) // every > self.step // every
 
-    def _agreement(self, drawn: Groups, rows: Sequence[Row], result: StepResult) -> dict[str, float]:
+    def _own_logps(self, rows: Sequence[Row]) -> list[torch.Tensor | None]:
+        """Return the trainer's log-probs of what was sampled, by the policy that samples: an update has dropout."""
+        return score(self.ready.policy, rows, self.ready.settings)
+
+    def _agreement(
+        self, drawn: Groups, rows: Sequence[Row], own: Sequence[torch.Tensor | None]
+    ) -> dict[str, float]:
         """Compare the sampler's log-probs with the trainer's from before this step: the same weights made both."""
-        known = [(row, mine) for row, mine in zip(rows, result.logps, strict=True) if mine is not None]
+        known = [(row, mine) for row, mine in zip(rows, own, strict=True) if mine is not None]
         if not known:
             return {}
         width = max(row.length for row, _ in known)

@@ -339,6 +339,16 @@ def test_a_nan_gradient_is_left_out_and_counted(tmp_path: Path) -> None:
     assert out.ended == "done" and out.learning.skipped == 2 and "2 steps left out" in out.text
 
 
+def test_groups_whose_update_was_left_out_are_not_updated_on_again(tmp_path: Path) -> None:
+    """Their log-probs before the first update are not known, so a third would take them for on-policy."""
+    trainer(tmp_path, model=_poisoned(1), max_steps=7, num_iterations=3).train()
+    lines = metrics_of(tmp_path)
+    assert [line["skipped"] for line in lines] == [1.0, *[0.0] * 6]
+    moved = [line.get("ratio/max", 1.0) > 1.001 for line in lines]
+    assert moved == [False, False, True, True, False, True, True]  # fresh groups at 1, 2 and 5
+    assert len(list(read_generations(tmp_path / "generations.jsonl"))) == 3 * 4
+
+
 def test_too_many_nan_gradients_in_a_row_stop_the_run(tmp_path: Path) -> None:
     out = trainer(tmp_path, model=_poisoned(99), max_steps=9, max_nan_steps=3).train()
     assert (out.ended, out.exit_code, out.steps) == ("not finite", 3, 3)
@@ -442,6 +452,18 @@ def test_the_newest_adapter_samples_and_a_stale_one_is_found(tmp_path: Path, mon
     monkeypatch.setattr(TransformersSampler, "update", number_only)
     trainer(tmp_path / "stale", max_steps=3, check_logps_every=1).train()
     assert re.search(r"does not sample from adapter (version )?2:", notes_of(tmp_path / "stale"))
+
+
+def test_the_check_comes_back_when_groups_are_used_twice(tmp_path: Path) -> None:
+    trainer(tmp_path, max_steps=10, num_iterations=2, check_logps_every=4).train()
+    checked = [line["step"] for line in metrics_of(tmp_path) if "sampling/agreement/mean" in line]
+    assert checked == [1, 3, 7]  # the groups of steps 3 and 4, of 7 and 8
+
+
+def test_dropout_of_the_adapter_is_no_stale_sampler(tmp_path: Path) -> None:
+    trainer(tmp_path, max_steps=4, lora_dropout=0.5, check_logps_every=1).train()
+    assert "does not sample" not in notes_of(tmp_path)
+    assert max(line["sampling/agreement/max"] for line in metrics_of(tmp_path)) < 1e-3
 
 
 def test_the_loss_near_zero_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

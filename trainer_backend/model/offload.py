@@ -261,7 +261,7 @@ class LayerInputs:
 
     @contextlib.contextmanager
     def micro_step(self) -> Iterator[None]:
-        """Own what is stored between a forward pass and its backward pass; nothing may be left.
+        """Own what is stored between a forward pass and its backward pass; nothing may be left (see `forget`).
 
         Raises:
             RuntimeError: Layer inputs were left: a forward pass without its backward pass.
@@ -271,15 +271,16 @@ class LayerInputs:
         try:
             yield
         except BaseException:
-            self._forget()
+            self.forget()
             raise
         if self.held:
             left = self.held
-            self._forget()
+            self.forget()
             raise RuntimeError(f"{left} layer inputs were stored and never used: a forward pass had no backward pass")
         self._slots.clear()
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Let go of what is stored: the forward pass is given up, and has no backward pass."""
         for slot in self._slots:
             slot.near = slot.parked = slot.arriving = None
         self._slots.clear()
