@@ -138,7 +138,6 @@ def score(
     temperature: float | torch.Tensor = 1.0,
     anchors: torch.Tensor | None = None,
     entropy: Literal["none", "value", "gradient"] = "none",
-    active: torch.Tensor | None = None,
 ) -> LinearLogps:
     """Return the log-probs of `targets`, by the head or, with `Dense`, through the model's logits.
 
@@ -148,7 +147,7 @@ def score(
         where: int64 [tokens]; row * width + column of the hidden state that predicts each target (the token before it).
             A place may occur more than once: the last token of a shared prompt predicts the first of each completion.
         targets: int64 [tokens].
-        temperature, anchors, entropy, active: As for `ops.linear_logps`.
+        temperature, anchors, entropy: As for `ops.linear_logps`.
     """
     if isinstance(head, Head):
         states = hidden_states(model, input_ids, attention_mask, position_ids)
@@ -161,11 +160,10 @@ def score(
             temperature=temperature,
             anchors=anchors,
             entropy=entropy,
-            active=active,
             inplace=torch.is_grad_enabled() and rows.requires_grad and not head.trained and entropy != "gradient",
         )
     logits = logits_of(model, input_ids, attention_mask, position_ids).flatten(0, 1).index_select(0, where)
-    return _from_logits(logits, targets, temperature, entropy, active)
+    return _from_logits(logits, targets, temperature, entropy)
 
 
 def _from_logits(
@@ -173,7 +171,6 @@ def _from_logits(
     targets: torch.Tensor,
     temperature: float | torch.Tensor,
     entropy: Literal["none", "value", "gradient"],
-    active: torch.Tensor | None,
 ) -> LinearLogps:
     wide = logits if logits.dtype == torch.float64 else logits.float()
     scaled = wide / (temperature.to(wide.dtype).unsqueeze(1) if isinstance(temperature, torch.Tensor) else temperature)
@@ -186,9 +183,6 @@ def _from_logits(
         with torch.set_grad_enabled(torch.is_grad_enabled() and entropy == "gradient"):
             full = torch.log_softmax(scaled, 1)
             entropies = -torch.where(full > float("-inf"), full.exp() * full, torch.zeros_like(full)).sum(1)
-    if active is not None:
-        logps = torch.where(active, logps, torch.zeros_like(logps))
-        entropies = None if entropies is None else torch.where(active, entropies, torch.zeros_like(entropies))
     return LinearLogps(logps, entropies)
 
 
