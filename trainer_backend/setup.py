@@ -264,12 +264,36 @@ def encode_job(job: Job) -> Encoded:
             notes.append(f"{len(refused):,} of {len(samples):,} {what} are left out: {told}")
         found.append(kept)
     longest = max(len(prompt.ids) for prompts in found for prompt in prompts)
+    _check_positions(job, longest)
     if len(found[0]) < config.prompts_per_step:
         notes.append(
             f"{len(found[0]):,} prompts are fewer than the {config.prompts_per_step} of a step, so some are drawn"
             " several times in it"
         )
     return Encoded(tokenizer, found[0], found[1], longest, tuple(notes))
+
+
+def _check_positions(job: Job, longest: int) -> None:
+    """Refuse completions that would go on where the model has no positions any more.
+
+    Raises:
+        ConfigError: The longest prompt and a completion together are longer than the model was made for.
+    """
+    settings = model_settings(job)
+    if settings is None:
+        return
+    text = settings.get_text_config(decoder=True)
+    if "factor" in (getattr(text, "rope_parameters", None) or {}):  # stretched positions: which number holds is unclear
+        return
+    most = getattr(text, "max_position_embeddings", None)
+    wanted = job.config.max_completion_length
+    if isinstance(most, int) and longest + wanted > most:
+        room = most - wanted
+        less = f", or leave long prompts out with data.max_prompt_length = {room}" if room > 0 else ""
+        raise ConfigError(
+            f"the longest prompt has {longest:,} tokens, and with grpo.max_completion_length {wanted:,} that is more"
+            f" than the {most:,} positions of the model; lower max_completion_length{less}"
+        )
 
 
 # ------------------------------------------------------------------------------------------------------------- the plan

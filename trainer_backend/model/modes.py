@@ -45,10 +45,10 @@ def learning(model: nn.Module) -> Iterator[None]:
 
 
 def adapter_dropout(model: nn.Module) -> list[nn.Module]:
-    """Return the modules that adapters with dropout have added to a model; none: nothing random is in a forward pass."""
+    """Return what adapters with dropout have added to a model; nothing: no forward pass draws random numbers."""
     found: list[nn.Module] = []
     for layer in model.modules():
-        if isinstance(layer, BaseTunerLayer) and isinstance(layer, nn.Module):
+        if isinstance(layer, BaseTunerLayer):
             own = [layer, *(part for name, child in layer.named_children() if name != "base_layer"
                             for part in child.modules())]  # fmt: skip
             if any(_draws(module) for module in own):

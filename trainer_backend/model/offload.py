@@ -381,7 +381,9 @@ def checkpoint_layers(model: nn.Module, store: LayerInputs | None = None) -> Cal
 _SET = ("_gradient_checkpointing_func", "gradient_checkpointing")  # of a layer
 
 
-def _again(layer: nn.Module, store: LayerInputs | None, function: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+def _again(
+    layer: nn.Module, store: LayerInputs | None, function: Callable[..., Any], *args: Any, **keywords: Any
+) -> Any:
     """Call a layer's own function so that it is called again in the backward pass."""
 
     def call(*inner: Any) -> Any:
