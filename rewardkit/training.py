@@ -18,7 +18,7 @@ class TrainOptions:
     Attributes:
         check: Look at sizes, memory, and a few prompts, and train nothing.
         resume: The folder of a run to go on with.
-        force: Train although the check says that nothing can be learned.
+        force: Start although no plan of the memory fits; with `check`, return 0 whatever it finds.
         allow_change: Resume although settings have changed.
         require_learning: Return 1 when nothing was learned.
         overwrite: Start again in a folder that has a run.

@@ -386,7 +386,9 @@ def test_a_reference_that_is_not_finite_skips_the_step() -> None:
         weight.data.copy_(kept)
 
     policy = dataclasses.replace(policy, reference=broken)
-    assert update(policy, make_rows(13), KeepGradients(policy.trained), None, settings(preset("dapo", beta=0.1))).skipped
+    assert update(
+        policy, make_rows(13), KeepGradients(policy.trained), None, settings(preset("dapo", beta=0.1))
+    ).skipped
 
 
 def test_a_step_that_is_given_up_leaves_no_layer_inputs() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -42,6 +43,7 @@ from rewardkit import Score, read_generations
 from rewardkit.errors import RewardkitError, RunFolderError, UsageError
 from rewardkit.training import TrainOptions
 from trainer_backend import GRPOTrainer, checkpoint
+from trainer_backend.model import adapter
 from trainer_backend.model.adapter import snapshot
 from trainer_backend.rollout.transformers_sampler import TransformersSampler
 from trainer_backend.train import OutOfMemory, run_file
@@ -255,6 +257,113 @@ def test_a_checkpoint_that_cannot_be_written_stops_nothing(tmp_path: Path) -> No
     assert "the checkpoint of step 2 cannot be written" in notes_of(tmp_path)
 
 
+def test_ctrl_c_without_room_for_a_checkpoint_says_what_there_is(tmp_path: Path) -> None:
+    def block(step: int, metrics: Mapping[str, float]) -> None:
+        if step == 1:
+            (tmp_path / "checkpoints").write_text("in the way")
+
+    out = trainer(tmp_path, max_steps=5, callbacks=[block, _signals(1, 2)]).train()
+    assert out.exit_code == 130 and "everything is saved" not in out.text
+    assert "its checkpoint could not be written, and there is none" in out.text
+
+
+def _no_room(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Let the disk be full where the final adapter goes."""
+    write = adapter.save_adapter
+
+    def full(model: Any, place: Path) -> None:
+        write(model, place)
+        if place.parent == folder:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(adapter, "save_adapter", full)
+
+
+def test_a_full_disk_at_the_final_adapter_costs_neither_measurement_nor_summary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _no_room(monkeypatch, tmp_path)
+    out = trainer(tmp_path, max_steps=2, eval_dataset=ROWS[:3]).train()
+    assert (out.ended, out.adapter, out.exit_code) == ("done", None, 2) and out.change is not None
+    assert "No space left on device" in out.text and f"--resume {tmp_path}" in out.text
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["adapter"] is None and "No space left" in summary["why"] and summary["held_out"] is not None
+    assert not (tmp_path / "adapter").exists() and not (tmp_path / "adapter.new").exists()
+    monkeypatch.undo()
+    again = trainer(tmp_path, max_steps=2, eval_dataset=ROWS[:3]).train(resume=True)
+    assert again.exit_code == 0 and again.adapter is not None and again.adapter.is_dir()
+    assert again.change is not None and again.change.to_dict() == out.change.to_dict()
+
+
+def test_an_error_between_steps_costs_none_of_them(tmp_path: Path) -> None:
+    def mine(step: int, metrics: Mapping[str, float]) -> None:
+        if step == 3:
+            raise ValueError("mine")
+
+    whole = trainer(tmp_path / "whole", max_steps=5).train()
+    with pytest.raises(ValueError, match="mine"):
+        trainer(tmp_path / "run", max_steps=5, callbacks=[mine]).train()
+    assert f"step 3 is saved; go on with rewardkit train --resume {tmp_path / 'run'}" in notes_of(tmp_path / "run")
+    rest = trainer(tmp_path / "run", max_steps=5).train(resume=True)
+    assert rest.steps == 5 and rest.learning == whole.learning
+    assert metrics_of(tmp_path / "whole") == metrics_of(tmp_path / "run")
+
+
+def test_an_error_in_a_reward_or_an_update_costs_no_step_and_no_text(tmp_path: Path) -> None:
+    """A reward that breaks its contract fails while groups are drawn; a layer, while they are trained on."""
+    whole = trainer(tmp_path / "whole", max_steps=4).train()
+    texts = [group.completions for group in read_generations(tmp_path / "whole" / "generations.jsonl")]
+
+    def contract(completions: list[str], **columns: Any) -> list[float]:
+        values = [share(text) for text in completions]
+        return values[1:] if done[0] == 2 else values
+
+    done = [0]
+
+    def count(step: int, metrics: Mapping[str, float]) -> None:
+        done[0] = step
+
+    with pytest.raises(RewardkitError):
+        trainer(tmp_path / "drawn", contract, max_steps=4, callbacks=[count]).train()
+    found = checkpoint.newest_valid(tmp_path / "drawn").checkpoint
+    assert found is not None and found.step == 2
+    rest = trainer(tmp_path / "drawn", max_steps=4).train(resume=True, allow_change=True)
+    assert rest.learning == whole.learning
+
+    model = tiny_llama()
+
+    def raises(module: Any, inputs: Any, output: Any) -> None:
+        if torch.is_grad_enabled() and done[0] == 2:
+            raise ValueError("in the update")
+
+    model.model.layers[0].register_forward_hook(raises)
+    done[0] = 0
+    with pytest.raises(ValueError, match="in the update"):
+        trainer(tmp_path / "trained", model=model, max_steps=4, callbacks=[count]).train()
+    kept = [group.completions for group in read_generations(tmp_path / "trained" / "generations.jsonl")]
+    assert kept == texts[: 3 * 4]  # those of the third step, too
+    rest = trainer(tmp_path / "trained", max_steps=4).train(resume=True)
+    assert rest.learning == whole.learning
+    again = [group.completions for group in read_generations(tmp_path / "trained" / "generations.jsonl")]
+    assert again == texts
+
+
+def test_held_out_prompts_that_come_later_are_not_compared_with_the_trained_model(tmp_path: Path) -> None:
+    until_two = [lambda step, metrics: step == 2]
+    trainer(tmp_path, max_steps=4, callbacks=until_two).train()
+    out = trainer(tmp_path, max_steps=4, eval_dataset=ROWS[:2]).train(resume=True, allow_change=True)
+    assert out.change is None and not (tmp_path / "held_out" / "before.jsonl").exists()
+    assert "held out  these are not the ones that were measured before the first step" in out.text
+    assert (tmp_path / "held_out" / "after.jsonl").exists()
+
+
+def test_other_held_out_prompts_than_before_do_not_end_a_run_with_an_error(tmp_path: Path) -> None:
+    until_two = [lambda step, metrics: step == 2]
+    trainer(tmp_path, max_steps=4, eval_dataset=ROWS[:3], callbacks=until_two).train()
+    out = trainer(tmp_path, max_steps=4, eval_dataset=ROWS[3:5]).train(resume=True, allow_change=True)
+    assert out.change is None and "these are not the ones" in notes_of(tmp_path)
+
+
 # ------------------------------------------------------------------------------------------------------ failing rewards
 
 
@@ -264,7 +373,7 @@ def test_a_reward_that_raises_stops_the_run_and_keeps_what_there_is(
     file = write_job(tmp_path, {"reward.total": "rewards.py:broken"})
     assert run_file(file, TrainOptions(output=tmp_path / "run")) == 3
     told = capsys.readouterr().out
-    assert "the reward failed on 100 % of the completions of step 1" in told and "no disk is left" in told
+    assert "the reward failed on 32 of the last 32 completions, at step 1" in told and "no disk is left" in told
     drawn = [group.sample.id for group in read_generations(tmp_path / "run" / "generations.jsonl")]
     assert len(drawn) == 4
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
@@ -291,6 +400,32 @@ def test_rewards_that_fail_now_and_then_are_counted_and_left_out(tmp_path: Path)
         assert abs(sum(known)) < 1e-6  # the baseline is that of the others
     assert first.sample.step == 1
     assert lines[0]["rows/in_loss"] == round(32 * (1 - lines[0]["rewards/error_share"]))
+
+
+def test_one_failure_among_few_completions_ends_no_run(tmp_path: Path) -> None:
+    """With 8 completions a step, one is 12.5 % of it."""
+    count = [0]
+
+    def now_and_then(completion: str) -> float:
+        count[0] += 1
+        if count[0] % 25 == 0:  # 4 %
+            raise RuntimeError("a bad moment")
+        return share(completion)
+
+    few = {"per_device_train_batch_size": 8, "max_steps": 30}
+    assert trainer(tmp_path / "four", now_and_then, **few).train().ended == "done"
+    count[0] = 0
+
+    def more_and_more(completion: str) -> float:
+        count[0] += 1
+        if count[0] > 80 and count[0] % 8 == 0:
+            raise RuntimeError("a bad moment")
+        return share(completion)
+
+    out = trainer(tmp_path / "many", more_and_more, **few).train()
+    assert out.ended == "reward failed" and out.exit_code == 3
+    assert out.steps == 15  # the sixth failure among a hundred comes in step 16
+    assert "the reward failed on 6 of the last 104 completions, at step 16" in out.text
 
 
 def test_a_reward_whose_process_dies_is_an_error(tmp_path: Path) -> None:
@@ -366,7 +501,7 @@ def test_out_of_memory_names_settings_that_would_fit(tmp_path: Path) -> None:
     rows = [{"prompt": "a b c"}] * 64
     with pytest.raises(OutOfMemory, match=r"out of memory; the plan was .* GB\. ") as caught:
         trainer(tmp_path, model=model, rows=rows, per_device_train_batch_size=256).train()
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(caught.value) and "step -1" not in str(caught.value)
 
 
 def test_what_does_not_fit_is_refused_before_a_weight_is_read(tmp_path: Path) -> None:
@@ -385,6 +520,7 @@ def test_what_does_not_fit_is_refused_before_a_weight_is_read(tmp_path: Path) ->
         pytest.param({"data.prompt": "promt"}, "did you mean prompt", id="no-prompt-column"),
         pytest.param({"data.max_prompt_length": 2}, "all 8 prompts are longer than max_prompt_length 2", id="too-long"),
         pytest.param({"data.chat": True}, "no chat template", id="no-chat-template"),
+        pytest.param({"grpo.max_completion_length": 62}, "than the 64 positions of the model", id="positions"),
         pytest.param({"grpo.num_generations": 1}, "num_generations = 8", id="group-of-one"),
         pytest.param({"reward.total": "rewards.py:shar"}, "shar", id="no-such-reward"),
         pytest.param({"reward.total": "gsm8k", "data.reference": "id"}, None, id="bad-references-run"),
@@ -704,9 +840,9 @@ def _free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def test_two_processes_train_one_model(tmp_path: Path) -> None:
-    file = write_job(tmp_path, {"grpo.max_steps": 3, "grpo.per_device_train_batch_size": 16, "run.save_steps": 2})
-    command = [sys.executable, "-m", "rewardkit", "train", str(file), "-o", str(tmp_path / "run")]
+def in_two_processes(*arguments: str | Path) -> list[tuple[int, str, str]]:
+    """Run `rewardkit train` as torchrun starts two processes; return exit code, output and errors of each."""
+    command = [sys.executable, "-m", "rewardkit", "train", *map(str, arguments)]
     port = str(_free_port())
     processes = []
     for rank in range(2):
@@ -721,11 +857,24 @@ def test_two_processes_train_one_model(tmp_path: Path) -> None:
             )
         )
     told = [process.communicate(timeout=240) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], told
-    assert "adapter" in told[0][0] and not told[1][0]
-    assert "step 3/3" in told[0][1] and "step 3/3" not in told[1][1]
+    return [(process.returncode, *texts) for process, texts in zip(processes, told, strict=True)]
+
+
+def test_two_processes_train_one_model(tmp_path: Path) -> None:
+    file = write_job(tmp_path, {"grpo.max_steps": 3, "grpo.per_device_train_batch_size": 16, "run.save_steps": 2})
+    first, second = in_two_processes(file, "-o", tmp_path / "run")
+    assert (first[0], second[0]) == (0, 0), (first, second)
+    assert "adapter" in first[1] and not second[1]
+    assert "step 3/3" in first[2] and "step 3/3" not in second[2]
     groups = list(read_generations(tmp_path / "run" / "generations.jsonl"))
     assert len(groups) == 3 * 4 and len({group.sample.id for group in groups[:8]}) == 8
     assert metrics_of(tmp_path / "run")[0]["rows/all"] == 32
     found = checkpoint.newest_valid(tmp_path / "run").checkpoint
     assert found is not None and len(found.random) == 2
+
+
+def test_a_check_in_two_processes_is_told_once(tmp_path: Path) -> None:
+    first, second = in_two_processes(write_job(tmp_path), "--check")
+    assert (first[0], second[0]) == (0, 0), (first, second)
+    assert "this run can learn" in first[1] and "sampling" in first[2]
+    assert not second[1] and "sampling" not in second[2]
