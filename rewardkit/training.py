@@ -49,8 +49,8 @@ class Backend(Protocol):
             options: All else.
 
         Returns:
-            The exit code: 0 done; 1 a bar that was asked for was missed (`require_learning`); 3 stopped because a
-            reward failed; 130 interrupted, to be resumed.
+            The exit code: 0 done; 1 a bar that was asked for was missed (`require_learning`); 2 what was
+            trained could not be written; 3 stopped because a reward failed; 130 interrupted, to be resumed.
 
         Raises:
             RewardkitError: Whatever is wrong with the file, the data or the machine, in one sentence.

@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from trainer_backend.model.errors import ModelError
+from trainer_backend.model.modes import evaluating
 from trainer_backend.ops import Head, LinearLogps, linear_logps
 
 PROBE = (2, 9)
@@ -231,14 +232,8 @@ def _trial(model: nn.Module, dtype: torch.dtype) -> Iterator[torch.Tensor]:
     vocabulary = int(text_config(model).vocab_size)
     # Fixed ids, spread over the vocabulary: no random state is touched.
     ids = (torch.arange(1, 1 + PROBE[0] * PROBE[1], device=device) * 7919 % vocabulary).view(PROBE)
-    was = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        with torch.no_grad(), precision(device, dtype):
-            yield ids
-    finally:
-        for module, training in was.items():
-            module.training = training
+    with evaluating(model), torch.no_grad(), precision(device, dtype):
+        yield ids
 
 
 def _apart(one: torch.Tensor, other: torch.Tensor) -> float:
