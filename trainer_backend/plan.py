@@ -19,12 +19,12 @@ vocabulary, r the adapter's rank, N(x) the numbers in x. GB are 10^9 bytes.
 | | L T ((4b + n/2) H + 4b F + 2b D (h + k) + 4h + 7b r) | |
 | one layer | what the backward pass of a layer has alive; with checkpointing: | training |
 | | T ((5b + n) H + 6b F + 2b D (h + k) + 4h + 6b r), without: T (5b H + 2b F) | |
-| attention mask | (b + 1) W^2, where completions share a prompt; a layer then has T 2b D (h - k) more | training |
+| attention mask | (b + 1) T W, where completions share a prompt; a layer then has T 2b D (h - k) more | training |
 | attention scores | T h W s, where no kernel avoids them; W is the longest row: s = 8 + s0 in one layer, | training |
 | | s0 in each that is kept; s0 is 4, b more with a soft cap, b more where b < 4 | |
 | head | T (4b + n) H and a chunk of `ops.linear_logps`; through logits 12 T V; not while a layer is | training |
 | gaps in the heap | on a CPU: as much again as is alive in a pass (see `HEAP`) | training |
-| key-value cache | rows (P + R) L 2 b k D | sampling |
+| key-value cache | rows (P + R) L 2 b k D; as many rows as fit, `SAMPLED_ROWS` and one step at most | sampling |
 | logits | 12 rows V: float32 logits, probabilities, and what sorts them | sampling |
 | prefill | tokens b (6 H + 3 F) | sampling |
 
@@ -76,13 +76,13 @@ WORTHWHILE = {"cuda": 4_096, "cpu": 512}
 """Tokens of a micro-step down to which it is faster to keep everything than to compute layers again."""
 
 SAMPLED_ROWS = 256
-"""Completions that the transformers sampler decodes together at most."""
+"""Completions that a sampler decodes together at most."""
 
 PREFILL = 8_192
-"""Prompt tokens that it takes in one forward pass."""
+"""Prompt tokens that a sampler takes in one forward pass."""
 
 SHARED_WIDTH = 8_192
-"""Tokens of a row with a shared prompt at most (`batch.SHARED_WIDTH`)."""
+"""Tokens of a sequence with a shared prompt at most: its mask has width x width places."""
 
 _CGROUP = (
     ("memory.max", "memory.current"),
@@ -188,6 +188,7 @@ class Plan:
         mode: "resident", or "offload": layer inputs wait on the host.
         checkpointing: Whether layers are computed again in the backward pass.
         token_budget: Tokens of a micro-step.
+        rows: Completions that are decoded together, or that vLLM's key-value cache is made for.
         device: "cuda" or "cpu".
         limit, host_limit: Bytes that it may take; None: not known.
     """
@@ -196,6 +197,7 @@ class Plan:
     mode: Literal["resident", "offload"]
     checkpointing: bool
     token_budget: int
+    rows: int
     device: str
     limit: int | None = None
     host_limit: int | None = None
@@ -275,6 +277,7 @@ class Task:
         folded: Whether the sampler folds the adapter into a copy of the weights.
         dense: Whether log-probs go through the model's logits (`forward.Dense`).
         skipped: Parts of names of the layers that a 4-bit checkpoint leaves as they are.
+        held_out: Whether held-out prompts are sampled: all at once, so more rows than a step has.
     """
 
     shape: Shape
@@ -285,6 +288,7 @@ class Task:
     folded: bool = False
     dense: bool = False
     skipped: tuple[str, ...] = ()
+    held_out: bool = False
 
     def longest(self, config: GRPOConfig) -> int:
         """Return the tokens of the longest row."""
@@ -292,7 +296,13 @@ class Task:
 
 
 def estimate(
-    task: Task, config: GRPOConfig, *, token_budget: int, checkpointing: bool, mode: Literal["resident", "offload"]
+    task: Task,
+    config: GRPOConfig,
+    *,
+    token_budget: int,
+    checkpointing: bool,
+    mode: Literal["resident", "offload"],
+    rows: int | None = None,
 ) -> Plan:
     """Return what a run takes on one of the paths; see the module's text for each term.
 
@@ -302,14 +312,20 @@ def estimate(
         token_budget: Tokens of a micro-step. A step that has fewer counts with what it has.
         checkpointing: Whether layers are computed again.
         mode: Where their inputs wait.
+        rows: Completions that are decoded together; None: as many as are of use.
     """
     tokens = min(token_budget, config.completions_per_step * task.longest(config))
-    terms = [*_always(task, config), *_training(task, config, tokens, checkpointing, mode), *_sampling(task, config)]
+    rows = rows or _most_rows(task, config)
+    terms = [
+        *_always(task, config),
+        *_training(task, config, tokens, checkpointing, mode),
+        *_sampling(task, config, rows),
+    ]
     if task.device == "cpu":
-        alive = Plan(tuple(terms), "resident", checkpointing, token_budget, "cpu")
+        alive = Plan(tuple(terms), "resident", checkpointing, token_budget, rows, "cpu")
         passing = alive.training - alive.total("always")
         terms.append(Term("gaps in the heap", int(HEAP * passing), f"{HEAP:g} x {passing:,}", "training"))
-    return Plan(tuple(terms), mode if checkpointing else "resident", checkpointing, token_budget, task.device)
+    return Plan(tuple(terms), mode if checkpointing else "resident", checkpointing, token_budget, rows, task.device)
 
 
 def _always(task: Task, config: GRPOConfig) -> Iterator[Term]:
@@ -396,7 +412,8 @@ def _training(
         how = f"{t} x {s.heads} x {longest:,} x {each} (no fused kernel)"
         yield Term("attention scores", tokens * s.heads * longest * each, how, "layer" if checkpointing else "training")
     if width:
-        yield Term("attention mask", (b + 1) * width**2, f"{b + 1} x {width:,}^2", "training")
+        # Of each sequence width x width; all sequences of a micro-step together have its tokens.
+        yield Term("attention mask", (b + 1) * tokens * width, f"{b + 1} x {t} x {width:,}", "training")
     if task.dense:
         yield Term("head", 12 * tokens * s.vocabulary, f"12 x {t} x {s.vocabulary:,} (logits)", "head")
     else:
@@ -404,11 +421,34 @@ def _training(
         yield Term("head", tokens * each + CHUNK_BYTES, f"{t} x {each:,} + a chunk", "head")
 
 
-def _sampling(task: Task, config: GRPOConfig) -> Iterator[Term]:
+def _most_rows(task: Task, config: GRPOConfig) -> int:
+    """Return how many completions are decoded together where memory is no matter."""
+    most = SAMPLED_ROWS if task.held_out else min(SAMPLED_ROWS, config.completions_per_step)
+    return max(most, _least_rows(task, config))
+
+
+def _least_rows(task: Task, config: GRPOConfig) -> int:
+    """Return the completions of a group, which are decoded together whatever memory there is."""
+    return max(config.num_generations, config.eval_samples if task.held_out else 1)
+
+
+def _rows(task: Task, config: GRPOConfig) -> list[int]:
+    """Return the numbers of rows to try, the largest first."""
+    return _halved(_most_rows(task, config), _least_rows(task, config))
+
+
+def _halved(most: int, least: int) -> list[int]:
+    """Return `most` and its halves, `least` at the end."""
+    found = [most]
+    while found[-1] // 2 >= least:
+        found.append(found[-1] // 2)
+    return found if found[-1] == least else [*found, least]
+
+
+def _sampling(task: Task, config: GRPOConfig, rows: int) -> Iterator[Term]:
     if config.engine == "vllm":
         return
     s, b = task.shape, task.number
-    rows = SAMPLED_ROWS if config.eval is not None else min(SAMPLED_ROWS, config.completions_per_step)
     length = task.longest(config)
     cache = rows * length * s.layers * 2 * b * s.kv_heads * s.head_dim
     how = f"{rows} x {length:,} x {s.layers} x 2 x {b} x {s.kv_heads * s.head_dim:,}"
@@ -426,7 +466,7 @@ def make_plan(task: Task, config: GRPOConfig, *, free: int, free_host: int | Non
     """Return the fastest plan that fits; where none does, the smallest (its `fits` is false).
 
     Keeping everything is fastest, then computing layers again, then also letting their inputs wait on the host. Larger
-    micro-steps are faster up to `TARGET`. `memory.mode`, `gradient_checkpointing` and `token_budget` hold where given.
+    micro-steps are faster up to `TARGET`, and so is sampling with more rows. `memory.mode`, `gradient_checkpointing` and `token_budget` hold where given.
 
     Args:
         task: Model, prompts and device.
@@ -438,15 +478,18 @@ def make_plan(task: Task, config: GRPOConfig, *, free: int, free_host: int | Non
     if config.fit_in is not None:
         limit = min(limit, int(config.fit_in * GB))
     smallest = None
-    for path in _paths(task, config):
-        for tokens in _budgets(task, config, path.least):
-            found = estimate(task, config, token_budget=tokens, checkpointing=path.checkpointing, mode=path.mode)
-            found = replace(found, limit=limit, host_limit=free_host)
-            if found.fits:
-                return found
-            if smallest is None or found.device_peak <= smallest.device_peak:
-                smallest = found
-    assert smallest is not None  # there is always a path and a budget
+    for rows in _rows(task, config):
+        for path in _paths(task, config):
+            for tokens in _budgets(task, config, path.least):
+                found = estimate(
+                    task, config, token_budget=tokens, checkpointing=path.checkpointing, mode=path.mode, rows=rows
+                )
+                found = replace(found, limit=limit, host_limit=free_host)
+                if found.fits:
+                    return found
+                if smallest is None or found.device_peak <= smallest.device_peak:
+                    smallest = found
+    assert smallest is not None  # there are always rows, a path and a budget
     return smallest
 
 
@@ -479,11 +522,7 @@ def _budgets(task: Task, config: GRPOConfig, least: int) -> Sequence[int]:
     if config.token_budget is not None:
         return [max(longest, config.token_budget)]
     most = max(longest, TARGET[task.device])
-    least = max(longest, min(least, most))
-    found = [most]
-    while found[-1] // 2 >= least:
-        found.append(found[-1] // 2)
-    return found if found[-1] == least else [*found, least]
+    return _halved(most, max(longest, min(least, most)))
 
 
 def free_memory(device: torch.device | str) -> tuple[int, int | None]:
@@ -571,8 +610,11 @@ def does_not_fit(task: Task, config: GRPOConfig, plan: Plan) -> str:
 
 def _least(task: Task, config: GRPOConfig) -> int:
     """Return the smallest peak of the paths that the settings leave open."""
+    rows = _rows(task, config)[-1]
     return min(
-        estimate(task, config, token_budget=tokens, checkpointing=path.checkpointing, mode=path.mode).device_peak
+        estimate(
+            task, config, token_budget=tokens, checkpointing=path.checkpointing, mode=path.mode, rows=rows
+        ).device_peak
         for path in _paths(task, config)
         for tokens in _budgets(task, config, 0)
     )

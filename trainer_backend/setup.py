@@ -321,6 +321,7 @@ def make_room(job: Job, encoded: Encoded, device: torch.device) -> Room | None:
         shared=True,
         folded=folds(config, dtype, device),
         skipped=tuple(quantised.get("llm_int8_skip_modules") or ()),
+        held_out=bool(encoded.held_out),
     )
     free, free_host = planning.free_memory(device)
     plan = planning.make_plan(task, config, free=free, free_host=free_host)
@@ -422,7 +423,7 @@ def make_ready(
         max_completion_length=config.max_completion_length,
         top_entropy_quantile=config.top_entropy_quantile,
     )
-    return Ready(loaded, policy, settings, make_sampler(job, loaded, encoded.longest), room, start, store)
+    return Ready(loaded, policy, settings, make_sampler(job, loaded, encoded.longest, room), room, start, store)
 
 
 def _reference(model: nn.Module) -> AbstractContextManager[object]:
@@ -440,8 +441,13 @@ def folds(config: GRPOConfig, dtype: torch.dtype, device: torch.device) -> bool:
     return dtype == torch.float32 and device.type == "cpu" and not config.load_in_4bit
 
 
-def make_sampler(job: Job, loaded: Loaded, longest: int) -> Sampler:
+def make_sampler(job: Job, loaded: Loaded, longest: int, room: Room | None) -> Sampler:
     """Return what samples from the model as it is now.
+
+    Args:
+        job, loaded: What is trained.
+        longest: Tokens of the longest prompt.
+        room: The plan, which says how much is sampled at once; None: as much as is of use.
 
     Raises:
         RewardkitError: The sampler cannot take these options or this model, or is not installed.
@@ -470,7 +476,13 @@ def make_sampler(job: Job, loaded: Loaded, longest: int) -> Sampler:
     for fold in made if made[0] else made[1:]:
         try:
             return TransformersSampler(
-                loaded.model, loaded.tokenizer, options, head=loaded.head, eos_ids=loaded.eos_ids, fold=fold
+                loaded.model,
+                loaded.tokenizer,
+                options,
+                head=loaded.head,
+                eos_ids=loaded.eos_ids,
+                max_rows=room.plan.rows if room is not None else planning.SAMPLED_ROWS,
+                fold=fold,
             )
         except UsageError:
             if not fold:

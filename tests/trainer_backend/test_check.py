@@ -17,6 +17,7 @@ from tiny_runs import PROMPTS, tiny_config, tiny_llama, tokenizer, write_job
 from rewardkit.training import TrainOptions
 from trainer_backend import check, setup
 from trainer_backend.model.adapter import checksum
+from trainer_backend.rollout.transformers_sampler import TransformersSampler
 from trainer_backend.train import run_file
 
 
@@ -135,3 +136,16 @@ def test_quiet_says_only_the_report(tmp_path: Path, capsys: pytest.CaptureFixtur
     file = write_job(tmp_path)
     run_file(file, TrainOptions(check=True, quiet=True))
     assert "sampling" not in capsys.readouterr().err
+
+
+def test_the_sampler_takes_as_many_rows_as_the_plan_has(tmp_path: Path) -> None:
+    """Held-out prompts count also where they are given as a list."""
+    rows = [{"prompt": text} for text in PROMPTS]
+    for held, expected in ((None, 32), (rows, 256)):
+        job = setup.job_of(tiny_llama(), lambda completion: 1.0, tiny_config(), rows, held, tokenizer(), None)
+        encoded, device = setup.encode_job(job), torch.device("cpu")
+        room = setup.make_room(job, encoded, device)
+        assert room is not None and room.plan.rows == expected
+        ready = setup.make_ready(job, encoded, room, device)
+        assert isinstance(ready.sampler, TransformersSampler) and ready.sampler.max_rows == expected
+        ready.close()

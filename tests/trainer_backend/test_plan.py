@@ -11,6 +11,7 @@ from live_memory import LiveMemory, saved_bytes
 from saved_models import save_model, tiny_base
 from transformers import AutoModelForCausalLM, Gemma2Config, GPTNeoXConfig, LlamaConfig, Qwen2Config, Qwen3Config
 
+from trainer_backend.batch import Row, micro_steps
 from trainer_backend.config import GRPOConfig
 from trainer_backend.model.forward import head_of, hidden_states, precision, prefix_mask, score
 from trainer_backend.model.load import add_adapter, load
@@ -19,6 +20,7 @@ from trainer_backend.ops.logprob import CHUNK_BYTES, MOST_ROWS
 from trainer_backend.plan import (
     GB,
     SAMPLED_ROWS,
+    SHARED_WIDTH,
     Plan,
     Shape,
     Task,
@@ -211,6 +213,21 @@ def test_the_mask_of_a_shared_row_is_in_it(checkpointing: bool) -> None:
     assert found > 1.05 * predicted("llama", torch.float32, 1024, checkpointing=checkpointing)
 
 
+def test_the_mask_is_that_of_all_sequences_of_a_micro_step() -> None:
+    """16 prompts of 512 tokens with 8 completions of 200: 8 sequences of 2,104 tokens in 16,832."""
+    rows = [
+        Row(tuple(range(1, 512)) + (number,), tuple(range(1, 201)), 1.0) for number in range(1, 17) for _ in range(8)
+    ]
+    step = micro_steps(rows, 8 * 2104, layout="shared")[0]
+    assert step.attention_mask is not None and step.input_ids.shape == (8, 2104)
+    settings = config(max_completion_length=200, num_generations=8, per_device_train_batch_size=128)
+    there = task(shape_of(FAMILIES["llama"]()), shared=True)
+    made = estimate(there, settings, token_budget=8 * 2104, checkpointing=True, mode="resident")
+    both = 3 * step.attention_mask.numel()  # as bool, and as what attention adds in bfloat16
+    assert both <= bytes_of(made, "attention mask") <= 1.01 * both
+    assert 512 + 8 * 200 < SHARED_WIDTH
+
+
 @pytest.mark.parametrize("family", ["qwen3", "gemma2", "gpt_neox"])
 def test_other_families_are_near(family: str) -> None:
     measured = passes(family, torch.float32, 1024, checkpointing=True)
@@ -270,14 +287,31 @@ def test_vllm_has_its_own_copy_and_a_cache_of_a_given_size(shape_8b: Shape) -> N
     assert made.sampling == made.total("always")
 
 
-def test_an_evaluation_samples_as_many_rows_as_the_sampler_takes(tmp_path: Any) -> None:
-    shape = shape_of(FAMILIES["llama"]())
-    held_out = config(per_device_train_batch_size=8, eval=tmp_path / "held_out.jsonl")
+def test_an_evaluation_samples_as_many_rows_as_the_sampler_takes() -> None:
+    shape, settings = shape_of(FAMILIES["llama"]()), config(per_device_train_batch_size=8)
     found = [
-        bytes_of(estimate(task(shape), one, token_budget=1024, checkpointing=True, mode="resident"), "logits")
-        for one in (config(per_device_train_batch_size=8), held_out)
+        estimate(task(shape, held_out=held), settings, token_budget=1024, checkpointing=True, mode="resident")
+        for held in (False, True)
     ]
-    assert found == [12 * 8 * 101, 12 * SAMPLED_ROWS * 101]
+    assert [bytes_of(made, "logits") for made in found] == [12 * 8 * 101, 12 * SAMPLED_ROWS * 101]
+    assert [made.rows for made in found] == [8, SAMPLED_ROWS]
+
+
+@pytest.mark.parametrize(("size", "rows"), [(200, 256), (140, 128), (60, 64), (28, 16)])
+def test_fewer_rows_are_decoded_where_memory_is_short(shape_8b: Shape, size: int, rows: int) -> None:
+    """8B, 4,608 tokens a row: 0.60 GB of keys and values each."""
+    settings = config(load_in_4bit=True, max_completion_length=4096)
+    made = make_plan(task(shape_8b, held_out=True), settings, free=int(size * GB))
+    assert made.fits and made.rows == rows
+    assert bytes_of(made, "key-value cache") == rows * 4608 * 131_072
+
+
+def test_a_group_is_decoded_whole_whatever_memory_there_is(shape_8b: Shape) -> None:
+    settings = config(num_generations=16, per_device_train_batch_size=64, max_completion_length=4096)
+    made = make_plan(task(shape_8b), settings, free=int(8 * GB))
+    assert (made.fits, made.rows) == (False, 16)
+    many = config(num_generations=300, per_device_train_batch_size=600)
+    assert make_plan(task(shape_8b), many, free=10**12).rows == 300
 
 
 # ----------------------------------------------------------------------------------------------------- the choice
