@@ -162,6 +162,7 @@ def look(job: Job, *, say: Callable[[str], object] | None = None) -> Report:
         engine = after.enter_context(setup.open_engine(job))
         world = World.join()
         after.callback(world.leave)
+        setup.check_processes(config, world.size)
         encoded = setup.encode_job(job)
         room = setup.make_room(job, encoded, world.device)
         memory = room.does_not_fit if room is not None else ""

@@ -28,8 +28,9 @@ vocabulary, r the adapter's rank, N(x) the numbers in x. GB are 10^9 bytes.
 | logits | 12 rows V: float32 logits, probabilities, and what sorts them | sampling |
 | prefill | tokens b (6 H + 3 F) | sampling |
 
-The peak is what is always there and the larger of training and sampling. With the vLLM engine, its key-value cache
-and its own copy of the weights are there always.
+The peak is what is always there and the larger of training and sampling. With the vLLM engine, its key-value cache,
+its own copy of the weights (as NF4 where it can) and what `VLLM` says are there always. That cache is given in bytes:
+`rollout.kv_cache_memory_gb`, or room for the completions of a step, at most half of what the weights leave.
 
 The formulas for one layer are those of Llama's block with LoRA on all linear layers and attention that keeps no scores.
 Tests hold them against what a CPU really allocates. Other families keep somewhat more (Gemma's four norms) or less.
@@ -57,6 +58,13 @@ Place = Literal["device", "host"]
 GB = 1e9
 RUNTIME = {"cuda": 600_000_000, "cpu": 700_000_000}
 """The CUDA context with its libraries' workspaces; Python with torch, transformers and peft imported."""
+
+VLLM = {"cuda": 2_500_000_000, "cpu": 500_000_000}
+"""What vLLM has beside weights and cache: room for an adapter in every layer, workspaces, CUDA graphs. On an H200 with
+0.25.1 and an 8B model about 2.7 GB with its adapter."""
+
+CACHE_BLOCK = 128
+"""Tokens that vLLM's cache is dealt out in at a time: 16 on a GPU, 128 on a CPU."""
 
 HEAP = 1.0
 """What a CPU's allocator holds beside the tensors that are alive, as a share of them.
@@ -88,6 +96,8 @@ _CGROUP = (
     ("memory.max", "memory.current"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
 )
+
+CACHE = "key-value cache"
 
 HEADROOM = 0.95
 """Share of the free memory that a plan uses: allocators lose some to fragments."""
@@ -227,6 +237,11 @@ class Plan:
         return self.total("always", "training", "layer", "head", "sampling", place="host")
 
     @property
+    def vllm_cache(self) -> int:
+        """Bytes of vLLM's key-value cache; 0 with the transformers sampler, whose cache is there only while it samples."""
+        return sum(term.bytes for term in self.terms if term.name == CACHE and term.phase == "always")
+
+    @property
     def fits(self) -> bool:
         """Whether both limits are kept."""
         return (self.limit is None or self.device_peak <= self.limit) and (
@@ -258,9 +273,10 @@ class Plan:
         layers = (
             f"layers computed again, their inputs {inputs}" if self.checkpointing else "everything kept for backward"
         )
+        cache = f", {self.vllm_cache / GB:.1f} GB of it vLLM's key-value cache" if self.vllm_cache else ""
         verdict = "" if self.limit is None else f", {'of' if self.fits else 'more than'} {self.limit / GB:.1f} GB"
         return (
-            f"{self.token_budget:,} tokens a micro-step, {layers}: peak about {self.device_peak / GB:.1f} GB{verdict}"
+            f"{self.token_budget:,} tokens a micro-step, {layers}: peak about {self.device_peak / GB:.1f} GB{verdict}{cache}"
         )
 
 
@@ -278,6 +294,7 @@ class Task:
         dense: Whether log-probs go through the model's logits (`forward.Dense`).
         skipped: Parts of names of the layers that a 4-bit checkpoint leaves as they are.
         held_out: Whether held-out prompts are sampled: all at once, so more rows than a step has.
+        sampler_in_4bit: Whether vLLM holds its copy of 4-bit weights as NF4, too.
     """
 
     shape: Shape
@@ -289,6 +306,7 @@ class Task:
     dense: bool = False
     skipped: tuple[str, ...] = ()
     held_out: bool = False
+    sampler_in_4bit: bool = False
 
     def longest(self, config: GRPOConfig) -> int:
         """Return the tokens of the longest row."""
@@ -317,7 +335,7 @@ def estimate(
     tokens = min(token_budget, config.completions_per_step * task.longest(config))
     rows = rows or _most_rows(task, config)
     terms = [
-        *_always(task, config),
+        *_always(task, config, rows),
         *_training(task, config, tokens, checkpointing, mode),
         *_sampling(task, config, rows),
     ]
@@ -328,7 +346,7 @@ def estimate(
     return Plan(tuple(terms), mode if checkpointing else "resident", checkpointing, token_budget, rows, task.device)
 
 
-def _always(task: Task, config: GRPOConfig) -> Iterator[Term]:
+def _always(task: Task, config: GRPOConfig, rows: int) -> Iterator[Term]:
     shape, b = task.shape, task.number
     quantised = [
         inputs * outputs
@@ -341,7 +359,10 @@ def _always(task: Task, config: GRPOConfig) -> Iterator[Term]:
     numbers = adapter_numbers(shape, config)
     yield Term("weights", weights, how)
     if config.engine == "vllm":
-        yield Term("weights of the sampler", weights, "vLLM's own copy")
+        own = weights if task.sampler_in_4bit else shape.parameters * b
+        yield Term("weights of the sampler", own, "vLLM's own copy")
+        yield Term("vLLM", VLLM[task.device], "an adapter's room, workspaces, graphs")
+        yield _vllm_cache(task, config, rows)
     elif task.folded:
         under = sum(inputs * outputs for name, inputs, outputs in shape.linears if _adapted(name, config))
         yield Term("folded weights", under * b, f"{b} x {under:,}")
@@ -349,9 +370,20 @@ def _always(task: Task, config: GRPOConfig) -> Iterator[Term]:
     yield Term("gradients", 4 * numbers, f"4 x {numbers:,}")
     state = {"adamw_torch": 8, "adamw_8bit": 2, "sgd": 0}[config.optim]
     yield Term("optimizer", state * numbers, f"{state} x {numbers:,} ({config.optim})")
-    if config.engine == "vllm" and config.kv_cache_memory_gb is not None:
-        yield Term("key-value cache", int(config.kv_cache_memory_gb * GB), "rollout.kv_cache_memory_gb")
     yield Term("runtime", RUNTIME[task.device], "libraries and context")
+
+
+def _vllm_cache(task: Task, config: GRPOConfig, rows: int) -> Term:
+    if config.kv_cache_memory_gb is not None:
+        return Term(CACHE, int(config.kv_cache_memory_gb * GB), "rollout.kv_cache_memory_gb")
+    blocks = rows * -(-task.longest(config) // CACHE_BLOCK) + 1  # it keeps one for itself
+    each = CACHE_BLOCK * _cached_token(task, 1 if config.kv_cache_dtype.startswith("fp8") else task.number)
+    return Term(CACHE, blocks * each, f"{rows} x {task.longest(config):,} tokens, {blocks:,} blocks of {each:,}")
+
+
+def _cached_token(task: Task, number: int) -> int:
+    """Return the bytes of a token's keys and values in all layers."""
+    return task.shape.layers * 2 * number * task.shape.kv_heads * task.shape.head_dim
 
 
 def nf4_bytes(numbers: int) -> int:
@@ -422,19 +454,32 @@ def _training(
 
 
 def _most_rows(task: Task, config: GRPOConfig) -> int:
-    """Return how many completions are decoded together where memory is no matter."""
-    most = SAMPLED_ROWS if task.held_out else min(SAMPLED_ROWS, config.completions_per_step)
+    """Return how many completions are decoded together where memory is no matter; vLLM's cache is there for training,
+    too, so it is made for the completions of a step."""
+    most = SAMPLED_ROWS if task.held_out and config.engine != "vllm" else min(SAMPLED_ROWS, config.completions_per_step)
     return max(most, _least_rows(task, config))
 
 
 def _least_rows(task: Task, config: GRPOConfig) -> int:
-    """Return the completions of a group, which are decoded together whatever memory there is."""
+    """Return the completions of a group, which the transformers sampler always decodes together; vLLM lets them wait."""
+    if config.engine == "vllm":
+        return 1
     return max(config.num_generations, config.eval_samples if task.held_out else 1)
 
 
-def _rows(task: Task, config: GRPOConfig) -> list[int]:
+def _rows(task: Task, config: GRPOConfig, limit: int) -> list[int]:
     """Return the numbers of rows to try, the largest first."""
-    return _halved(_most_rows(task, config), _least_rows(task, config))
+    most, least = _most_rows(task, config), _least_rows(task, config)
+    if config.engine != "vllm":
+        return _halved(most, least)
+    if config.kv_cache_memory_gb is not None:
+        return [most]
+    # The cache is held while training, so it must not take what training needs: half of what the rest leaves.
+    terms = list(_always(task, config, most))
+    rest = sum(term.bytes for term in terms if term.name != CACHE)
+    cache = next(term.bytes for term in terms if term.name == CACHE)
+    most = min(most, (limit - rest) // 2 * most // cache)
+    return _halved(max(most, least), least)
 
 
 def _halved(most: int, least: int) -> list[int]:
@@ -446,15 +491,15 @@ def _halved(most: int, least: int) -> list[int]:
 
 
 def _sampling(task: Task, config: GRPOConfig, rows: int) -> Iterator[Term]:
-    if config.engine == "vllm":
-        return
     s, b = task.shape, task.number
     length = task.longest(config)
-    cache = rows * length * s.layers * 2 * b * s.kv_heads * s.head_dim
-    how = f"{rows} x {length:,} x {s.layers} x 2 x {b} x {s.kv_heads * s.head_dim:,}"
-    yield Term("key-value cache", cache, how, "sampling")
+    if config.engine == "vllm":
+        rows, prefill = SAMPLED_ROWS, PREFILL  # it tries out what it can hold at once
+    else:
+        how = f"{rows} x {length:,} x {s.layers} x 2 x {b} x {s.kv_heads * s.head_dim:,}"
+        yield Term(CACHE, rows * length * _cached_token(task, b), how, "sampling")
+        prefill = min(PREFILL, rows * task.longest_prompt)
     yield Term("logits", 12 * rows * s.vocabulary, f"12 x {rows} x {s.vocabulary:,}", "sampling")
-    prefill = min(PREFILL, rows * task.longest_prompt)
     each = b * (6 * s.hidden + 3 * s.intermediate)
     yield Term("prefill", prefill * each, f"{prefill:,} x {each:,}", "sampling")
 
@@ -478,7 +523,7 @@ def make_plan(task: Task, config: GRPOConfig, *, free: int, free_host: int | Non
     if config.fit_in is not None:
         limit = min(limit, int(config.fit_in * GB))
     smallest = None
-    for rows in _rows(task, config):
+    for rows in _rows(task, config, limit):
         for path in _paths(task, config):
             for tokens in _budgets(task, config, path.least):
                 found = estimate(
@@ -610,7 +655,7 @@ def does_not_fit(task: Task, config: GRPOConfig, plan: Plan) -> str:
 
 def _least(task: Task, config: GRPOConfig) -> int:
     """Return the smallest peak of the paths that the settings leave open."""
-    rows = _rows(task, config)[-1]
+    rows = _least_rows(task, config)
     return min(
         estimate(
             task, config, token_budget=tokens, checkpointing=path.checkpointing, mode=path.mode, rows=rows
@@ -631,6 +676,8 @@ def _options(task: Task, config: GRPOConfig) -> Iterable[tuple[tuple[str, Any], 
         yield (("memory.mode", "offload"),)
     if not config.load_in_4bit:
         yield (("model.load_in_4bit", True),)
+    if config.engine == "vllm" and config.kv_cache_memory_gb is not None:
+        yield (("rollout.kv_cache_memory_gb", round(config.kv_cache_memory_gb / 2, 2)),)
     if config.optim == "adamw_torch":
         yield (("grpo.optim", "adamw_8bit"),)
     if config.r > 8:

@@ -323,9 +323,43 @@ def make_room(job: Job, encoded: Encoded, device: torch.device) -> Room | None:
         skipped=tuple(quantised.get("llm_int8_skip_modules") or ()),
         held_out=bool(encoded.held_out),
     )
+    if config.engine == "vllm":
+        task = replace(task, sampler_in_4bit=_vllm_in_4bit(job, quantised, device))
     free, free_host = planning.free_memory(device)
     plan = planning.make_plan(task, config, free=free, free_host=free_host)
     return Room(free, free_host, task, config, plan)
+
+
+def _vllm_in_4bit(job: Job, quantised: Mapping[str, Any], device: torch.device) -> bool:
+    """Return whether the installed vLLM can hold 4-bit weights.
+
+    Raises:
+        UsageError: The checkpoint has only such, and it cannot.
+        MissingExtra: There is no vLLM.
+    """
+    from trainer_backend.rollout.vllm_sampler import TESTED, installed, quantises
+
+    found = quantises(device)
+    if not found and job.model is None and quantised.get("quant_method") == "bitsandbytes":
+        raise UsageError(
+            f"{job.config.model} is stored as weights of bitsandbytes, which {' '.join(installed())} cannot read on a"
+            f" {device.type.upper()}; name the unquantised model and set load_in_4bit = true, or set rollout.engine ="
+            f' "transformers", or take a GPU with vllm {TESTED["vllm"][0]}'
+        )
+    return found
+
+
+def check_processes(config: GRPOConfig, processes: int) -> None:
+    """Refuse vLLM in several processes.
+
+    Raises:
+        UsageError: It was asked for.
+    """
+    if processes > 1 and config.engine == "vllm":
+        raise UsageError(
+            f'rollout.engine is "vllm" and there are {processes} processes: each would start its engine on the first'
+            ' GPU; start one process, or set rollout.engine = "transformers"'
+        )
 
 
 def model_settings(job: Job) -> Any:
@@ -406,7 +440,7 @@ def make_ready(
         restore(loaded)
     store = None
     if room is not None and room.plan.checkpointing:
-        store = LayerInputs(mover_for(device)) if room.plan.mode == "offload" else None
+        store = LayerInputs(mover_for(device, room.free_host)) if room.plan.mode == "offload" else None
         checkpoint_layers(loaded.model, store, dropout=config.lora_dropout > 0)
     policy = Policy(
         loaded.model,
@@ -423,7 +457,19 @@ def make_ready(
         max_completion_length=config.max_completion_length,
         top_entropy_quantile=config.top_entropy_quantile,
     )
-    return Ready(loaded, policy, settings, make_sampler(job, loaded, encoded.longest, room), room, start, store)
+    sampler = make_sampler(job, loaded, encoded.longest, room)
+    if sampler.differs:
+        loaded = replace(loaded, notes=(*loaded.notes, f"{sampler.differs}. {_corrected(config)}"))
+    return Ready(loaded, policy, settings, sampler, room, start, store)
+
+
+def _corrected(config: GRPOConfig) -> str:
+    """Say what becomes of tokens that were drawn from other weights than those that are trained."""
+    if config.correction == "none":
+        return (
+            "grpo.vllm_importance_sampling_correction is false, so nothing corrects for it, and gradients are biased"
+        )
+    return f"The importance-sampling correction ({config.correction}) weighs each token by how far they are apart"
 
 
 def _reference(model: nn.Module) -> AbstractContextManager[object]:
@@ -455,7 +501,7 @@ def make_sampler(job: Job, loaded: Loaded, longest: int, room: Room | None) -> S
     config = job.config
     options = SamplingOptions.from_config(config)
     if config.engine == "vllm":
-        from trainer_backend.rollout.vllm_sampler import VllmSampler
+        from trainer_backend.rollout.vllm_sampler import CACHE_BYTES, VllmSampler
 
         source = Source(loaded.name) if job.model is not None else find(config)
         return VllmSampler(
@@ -469,7 +515,8 @@ def make_sampler(job: Job, loaded: Loaded, longest: int, room: Room | None) -> S
             device=loaded.device,
             revision=source.revision,
             kv_cache_dtype=config.kv_cache_dtype,
-            kv_cache_gigabytes=config.kv_cache_memory_gb,
+            kv_cache_bytes=room.plan.vllm_cache if room is not None else CACHE_BYTES,
+            four_bit=any(type(module).__name__ == "Linear4bit" for module in loaded.model.modules()),
             allow_untested=config.allow_untested,
         )
     made = [folds(config, loaded.dtype, loaded.device), False]

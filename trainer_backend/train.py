@@ -43,7 +43,7 @@ from trainer_backend.model.forward import Dense
 from trainer_backend.model.load import Loaded
 from trainer_backend.optim import build_optimizer, build_scheduler
 from trainer_backend.parallel import World
-from trainer_backend.rollout.agreement import compare
+from trainer_backend.rollout.agreement import FEWEST, compare
 from trainer_backend.runlog import RunLog, run_path
 from trainer_backend.setup import Job, Ready, RewardFunctions
 from trainer_backend.step import StepResult, update
@@ -189,6 +189,7 @@ def _train(job: Job, options: TrainOptions, callbacks: Sequence[Callback], strea
         engine = after.enter_context(setup.open_engine(job))
         world = World.join()
         after.callback(world.leave)
+        setup.check_processes(config, world.size)
         folder = options.resume or run_path(config, job.stem, data=job.data_hash)
         log = after.enter_context(_log(folder, config, options)) if world.first else None
         found = _newest(folder) if options.resume is not None else None
@@ -287,6 +288,7 @@ class _Run:
     why: str = ""
     stopped: bool = False
     saved_step: int = -1
+    usual: float | None = None  # what a sampler with other base weights differed by before the first update
     position: int = 0  # in the data, before the groups of the present step were drawn
 
     def __post_init__(self) -> None:
@@ -347,6 +349,7 @@ class _Run:
         self.counted = _Counted(**progress.counters)
         self.before = _held_out_from(progress.extra.get("before"))
         self.metrics = dict(progress.extra.get("metrics") or {})
+        self.usual = progress.extra.get("usual")
         self.saved_step = self.step
         self.ready.sampler.update(self.step)
 
@@ -454,6 +457,8 @@ class _Run:
 
     def _checks(self, step: int) -> bool:
         every = self.config.check_logps_every
+        if every and self.ready.sampler.differs and self.usual is None and not self.config.reshaping:
+            return True
         return bool(every) and (step == 1 or step % every == 0) and not self.config.reshaping
 
     def _agreement(self, drawn: Groups, rows: Sequence[Row], result: StepResult) -> dict[str, float]:
@@ -470,8 +475,12 @@ class _Run:
             mine[at, : row.length] = logps.double()
         found = compare(theirs, mine, mask)
         dtype, sampler = self.ready.loaded.dtype, self.ready.sampler.name
-        text = found.sentence(sampler, drawn.rollouts[0].version, dtype)
-        if found.stale(dtype):
+        first = bool(self.ready.sampler.differs) and self.usual is None and found.tokens >= FEWEST
+        if first:
+            self.usual = found.mean_abs
+        usual = self.usual or 0.0
+        text = found.sentence(sampler, drawn.rollouts[0].version, dtype, usual)
+        if first or found.stale(dtype, usual):
             self._note(text)
         elif self.log is not None:
             self.log.log("agreement", step=self.step, text=text)
@@ -566,6 +575,7 @@ class _Run:
                 "offsets": self.log.offsets(),
                 "before": _held_out_as_data(self.before),
                 "metrics": self.metrics,
+                "usual": self.usual,
             },
         )
         try:

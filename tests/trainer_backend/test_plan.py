@@ -281,10 +281,37 @@ def test_the_key_value_cache_of_an_8b_model(shape_8b: Shape) -> None:
 
 def test_vllm_has_its_own_copy_and_a_cache_of_a_given_size(shape_8b: Shape) -> None:
     settings = config(engine="vllm", kv_cache_memory_gb=4)
-    made = estimate(task(shape_8b), settings, token_budget=8192, checkpointing=True, mode="resident")
-    assert bytes_of(made, "key-value cache") == 4_000_000_000
+    made = make_plan(task(shape_8b), settings, free=int(140 * GB))
+    assert made.vllm_cache == bytes_of(made, "key-value cache") == 4_000_000_000
     assert bytes_of(made, "weights of the sampler") == bytes_of(made, "weights")
-    assert made.sampling == made.total("always")
+    assert made.training > made.total("always") > 36 * GB
+    assert "4.0 GB of it vLLM's key-value cache" in made.sentence()
+
+
+def test_vllm_holds_4_bit_weights_unquantised_unless_it_can_do_otherwise(shape_8b: Shape) -> None:
+    settings = config(engine="vllm", load_in_4bit=True)
+    found = [
+        make_plan(task(shape_8b, sampler_in_4bit=can), settings, free=int(140 * GB)) for can in (False, True)
+    ]
+    assert bytes_of(found[0], "weights of the sampler") == 2 * 8_030_261_248
+    assert bytes_of(found[1], "weights of the sampler") == bytes_of(found[1], "weights")
+
+
+def test_the_cache_of_vllm_has_room_for_a_step_and_leaves_half_to_training(shape_8b: Shape) -> None:
+    """131,072 bytes a token, 4,608 tokens a row (36 blocks of 128), and a block: 0.604 GB a row."""
+    settings = config(engine="vllm", load_in_4bit=True, max_completion_length=4096, per_device_train_batch_size=64)
+    there = task(shape_8b, sampler_in_4bit=True)
+    large = make_plan(there, settings, free=int(140 * GB))
+    assert large.fits and large.rows == 64
+    assert large.vllm_cache == (64 * 36 + 1) * 128 * 131_072
+    half = make_plan(there, settings.model_copy(update={"kv_cache_dtype": "fp8"}), free=int(140 * GB))
+    assert 2 * half.vllm_cache == large.vllm_cache
+    small = make_plan(there, settings, free=int(40 * GB))
+    assert small.fits and 1 < small.rows < 64
+    left = 0.95 * 40 * GB - small.total("always") + small.vllm_cache
+    assert 0.2 * left < small.vllm_cache <= left / 2
+    tight = make_plan(there, settings, free=int(21 * GB))
+    assert tight.fits and 1 <= tight.rows < small.rows
 
 
 def test_an_evaluation_samples_as_many_rows_as_the_sampler_takes() -> None:

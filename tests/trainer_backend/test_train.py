@@ -40,8 +40,10 @@ import trainer_backend
 from rewardkit import Score, read_generations
 from rewardkit.errors import RewardkitError, RunFolderError, UsageError
 from rewardkit.training import TrainOptions
-from trainer_backend import GRPOTrainer, checkpoint
-from trainer_backend.model.adapter import snapshot
+from trainer_backend import GRPOConfig, GRPOTrainer, checkpoint, setup
+from trainer_backend.model.adapter import snapshot, trained
+from trainer_backend.model.load import load
+from trainer_backend.rollout.options import SamplingOptions
 from trainer_backend.rollout.transformers_sampler import TransformersSampler
 from trainer_backend.train import OutOfMemory, run_file
 
@@ -430,6 +432,48 @@ def test_the_newest_adapter_samples_and_a_stale_one_is_found(tmp_path: Path, mon
     assert re.search(r"does not sample from adapter (version )?2:", notes_of(tmp_path / "stale"))
 
 
+class Unquantised(TransformersSampler):
+    """Samples from float32 weights with the adapter of a trainer that has them in 4 bits, as vLLM does on a CPU."""
+
+    differs = "another sampler holds the base weights as float32, the trainer as NF4"  # type: ignore[assignment]
+
+    def __init__(self, trained: Any, folder: Path) -> None:
+        self.trained, self.stale = trained, False
+        own = load(GRPOConfig(model=str(folder), dtype="float32", r=4), device="cpu")
+        super().__init__(own.model, own.tokenizer, SamplingOptions(max_tokens=8), head=own.head, eos_ids=own.eos_ids)
+        self.update(0)
+
+    def update(self, version: int) -> None:
+        super().update(version)
+        if not self.stale:
+            new = snapshot(self.trained)
+            for name, parameter in trained(self._model).items():
+                parameter.data.copy_(new[name])
+
+
+@pytest.mark.parametrize("goes_stale", [False, True])
+def test_a_sampler_with_other_base_weights_is_said_and_judged_by_its_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, goes_stale: bool
+) -> None:
+    pytest.importorskip("bitsandbytes")
+    changes = {"model.load_in_4bit": True, "rollout.check_logps_every": 1, "grpo.max_steps": 8}
+    file = write_job(tmp_path, {**changes, "grpo.learning_rate": 3e-2 if goes_stale else 1e-4})
+
+    def made(job: Any, loaded: Any, longest: int, room: Any) -> Any:
+        sampler = Unquantised(loaded.model, tmp_path / "model")
+        sampler.stale = goes_stale
+        return sampler
+
+    monkeypatch.setattr(setup, "make_sampler", made)
+    assert run_file(file, TrainOptions(output=tmp_path / "run", quiet=True)) == 0
+    notes = notes_of(tmp_path / "run")
+    assert f"{Unquantised.differs}. grpo.vllm_importance_sampling_correction is false, so nothing corrects" in notes
+    assert "samples from adapter 0: its log-probs differ from the trainer's by" in notes
+    apart = [line["sampling/agreement/mean"] for line in metrics_of(tmp_path / "run")]
+    assert apart[0] > 1e-3  # more than rounding in float32 explains
+    assert ("does not sample from adapter" in notes) is goes_stale
+
+
 def test_the_loss_near_zero_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """huggingface/trl#3452: a loss of 0 was taken for a fault."""
     trainer(tmp_path, max_steps=1, loss_type="grpo").train()
@@ -544,6 +588,22 @@ def test_vllm_samples_from_the_newest_adapter_and_learns(tmp_path: Path) -> None
     assert sum(rewards[-2:]) / 2 > 0.5 > 0.25 > rewards[0]
     events = [line for line in log_of(tmp_path / "run") if line["event"] == "agreement"]
     assert len(events) == 6 and "does not sample" not in notes_of(tmp_path / "run")
+
+
+def test_vllm_beside_4_bit_weights_says_what_it_samples_from(tmp_path: Path) -> None:
+    pytest.importorskip("vllm", reason="the second sampler")
+    pytest.importorskip("bitsandbytes")
+    write_model(tmp_path / "model", hidden=128)
+    settings = {"rollout.engine": "vllm", "rollout.check_logps_every": 1, "grpo.learning_rate": 3e-3}
+    file = write_job(tmp_path, {"grpo.max_steps": 3, "model.load_in_4bit": True, **settings})
+    done = train(file, "-o", tmp_path / "run", "-q")
+    assert done.returncode == 0, done.stderr
+    notes = notes_of(tmp_path / "run")
+    said = "holds the base weights as float32, the trainer as NF4"
+    assert said in notes and "correction (token_truncate) weighs each token" in notes
+    assert "before the first update" in notes and "does not sample from adapter" not in notes
+    assert "of it vLLM's key-value cache" in notes
+    assert said in train(file, "--check").stdout
 
 
 # ------------------------------------------------------------------------------------------------------ the Python door

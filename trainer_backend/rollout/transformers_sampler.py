@@ -118,6 +118,11 @@ class TransformersSampler:
         """What to call it in a log."""
         return "transformers"
 
+    @property
+    def differs(self) -> str:
+        """The base weights are the trainer's."""
+        return ""
+
     def update(self, version: int) -> None:
         """From now on the adapter as it is now samples; its groups carry `version`."""
         self._version = version
