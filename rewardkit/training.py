@@ -18,7 +18,7 @@ class TrainOptions:
     Attributes:
         check: Look at sizes, memory, and a few prompts, and train nothing.
         resume: The folder of a run to go on with.
-        force: Train although the check says that nothing can be learned.
+        force: Start although no plan of the memory fits; with `check`, return 0 whatever it finds.
         allow_change: Resume although settings have changed.
         require_learning: Return 1 when nothing was learned.
         overwrite: Start again in a folder that has a run.
@@ -49,8 +49,8 @@ class Backend(Protocol):
             options: All else.
 
         Returns:
-            The exit code: 0 done; 1 a bar that was asked for was missed (`require_learning`); 3 stopped because a
-            reward failed; 130 interrupted, to be resumed.
+            The exit code: 0 done; 1 a bar that was asked for was missed (`require_learning`); 2 what was
+            trained could not be written; 3 stopped because a reward failed; 130 interrupted, to be resumed.
 
         Raises:
             RewardkitError: Whatever is wrong with the file, the data or the machine, in one sentence.

@@ -27,7 +27,6 @@ from trainer_backend.errors import TensorError, unknown
 if TYPE_CHECKING:
     import numpy as np
 
-    from rewardkit.types import Score
 
 Values: TypeAlias = "Sequence[float | None] | torch.Tensor | np.ndarray[Any, Any]"
 """One number a completion. In a list None is a completion that was not scored."""
@@ -116,11 +115,6 @@ def advantages(
         len(batch.members),
         batch.dead,
     )
-
-
-def from_scores(scores: Sequence[Score]) -> list[float | None]:
-    """Return the rewards of scores: their values, and None where they were abstained or ended in an error."""
-    return [score.value for score in scores]
 
 
 # -------------------------------------------------------------------------------------------------------------- input

@@ -130,7 +130,7 @@ class Report:
     """What a check has found.
 
     Attributes:
-        text: All of it.
+        text: All of it; "" in all processes but the first.
         refusals: Why the run cannot learn, or cannot start.
         warnings: What makes learning unlikely.
     """
@@ -154,7 +154,7 @@ def look(job: Job, *, say: Callable[[str], object] | None = None) -> Report:
     Raises:
         RewardkitError: The job cannot run at all.
     """
-    tell = say or (lambda text: None)
+    tell = say or _quiet
     config = job.config
     if config.threads is not None:
         torch.set_num_threads(config.threads)
@@ -163,12 +163,14 @@ def look(job: Job, *, say: Callable[[str], object] | None = None) -> Report:
         world = World.join()
         after.callback(world.leave)
         setup.check_processes(config, world.size)
+        if not world.first:
+            tell = _quiet
         encoded = setup.encode_job(job)
         room = setup.make_room(job, encoded, world.device)
         memory = room.does_not_fit if room is not None else ""
         if memory:
             text = f"{room.plan.table()}\n\nREFUSED  {memory}" if room is not None else memory
-            return Report(text, (memory,), ())
+            return Report(text if world.first else "", (memory,), ())
         tell(f"loading {config.model}")
         ready = after.enter_context(contextlib.closing(setup.make_ready(job, encoded, room, world.device)))
         trial = attempt(job, encoded, ready, engine, tell)
@@ -189,7 +191,11 @@ def look(job: Job, *, say: Callable[[str], object] | None = None) -> Report:
     ]
     if not refused:
         lines.append("this run can learn: rewards differ within groups" if trial.judged.live else "")
-    return Report("\n".join(lines).rstrip(), refused, warned)
+    return Report("\n".join(lines).rstrip() if world.first else "", refused, warned)
+
+
+def _quiet(text: str) -> None:
+    """Say nothing."""
 
 
 def refusals(trial: Trial) -> list[str]:
@@ -207,8 +213,7 @@ def refusals(trial: Trial) -> list[str]:
     )
     return [
         f"in none of {counted(n, 'group')} do the rewards differ ({same}), so there is nothing to learn from; take"
-        " easier prompts, a reward that also pays for parts of an answer, or more generations (--force trains all"
-        " the same)"
+        " easier prompts, a reward that also pays for parts of an answer, or more generations"
     ]
 
 

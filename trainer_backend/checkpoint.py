@@ -251,6 +251,34 @@ def _write(
         _sync(place.parent)
 
 
+def save_folder(place: Path, write: Callable[[Path], object]) -> None:
+    """Write a folder whole or not at all, in place of one of that name.
+
+    Args:
+        place: The folder.
+        write: Writes into the folder it is given, which exists and is empty.
+
+    Raises:
+        CheckpointError: It cannot be written, because the disk is full for example. What was there stays as it was.
+    """
+    temporary = place.with_name(place.name + ".new")
+    try:
+        _clear(temporary)
+        temporary.mkdir(parents=True)
+        write(temporary)
+        for path in _files(temporary):
+            _sync(path)
+        _clear(place)
+        os.replace(temporary, place)
+    except Exception as problem:
+        with contextlib.suppress(OSError):
+            _clear(temporary)
+        why = _why(problem)
+        if why is None:
+            raise
+        raise CheckpointError(f"{path_text(place)} cannot be written: {why}") from problem
+
+
 def discard_after(run: Path, step: int) -> None:
     """Remove checkpoints of later steps, and half-written ones: what a resumed run does first."""
     for path in _folders(run / FOLDER):

@@ -354,7 +354,9 @@ class GRPOConfig(BaseModel, metaclass=_Made):
     )
     shuffle_dataset: bool = _field("grpo", True, "Another order in each epoch, by the seed.")
     max_error_share: Annotated[float, Field(ge=0, le=1)] = _field(
-        "grpo", 0.05, "The run stops when a reward fails on a larger share of a step's completions."
+        "grpo",
+        0.05,
+        "The run stops when a reward fails on a larger share of the last completions: at least 100, in whole steps.",
     )
     max_nan_steps: Count = _field(
         "grpo", 5, "The run stops after so many steps in a row whose gradient was not finite (each is skipped)."

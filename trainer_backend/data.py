@@ -339,15 +339,6 @@ def _without_end(ids: list[int], text: str, tokenizer: Any) -> list[int]:
     return ids[:-1] if len(ids) > 1 and ids[-1] == end and not text.endswith(word) else ids
 
 
-def pad_id(tokenizer: Any) -> int:
-    """Return a token id to fill rows with. Any will do: what is padding is known from lengths, never from ids."""
-    for name in ("pad_token_id", "eos_token_id", "unk_token_id"):
-        value = getattr(tokenizer, name, None)
-        if value is not None:
-            return int(value)
-    return 0
-
-
 # ------------------------------------------------------------------------------------------------------- chat template
 
 _MARK = "\u2042reply\u2042"  # a text that no template contains

@@ -55,6 +55,17 @@ class Measured:
     cut: float
     groups: tuple[Scored, ...]
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain data, without its groups."""
+        right = [list(pair) for pair in self.right]
+        return {"rewards": list(self.rewards), "right": right, "length": self.length, "cut": self.cut}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Measured:
+        """Return what `to_dict` was made of, without its groups."""
+        right = tuple((int(scored), int(good)) for scored, good in data["right"])
+        return cls(tuple(data["rewards"]), right, data["length"], data["cut"], ())
+
     @property
     def mean(self) -> float | None:
         """The mean over prompts that have a reward."""
@@ -79,6 +90,26 @@ class HeldOut:
     greedy: Measured
     sampled: Measured | None
     samples: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain data, without its texts, which lie in held_out/."""
+        return {
+            "ids": list(self.ids),
+            "greedy": self.greedy.to_dict(),
+            "sampled": None if self.sampled is None else self.sampled.to_dict(),
+            "samples": self.samples,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> HeldOut:
+        """Return what `to_dict` was made of, without its texts."""
+        sampled = data["sampled"]
+        return cls(
+            tuple(data["ids"]),
+            Measured.from_dict(data["greedy"]),
+            None if sampled is None else Measured.from_dict(sampled),
+            data["samples"],
+        )
 
 
 def held_out(
@@ -319,6 +350,7 @@ def closing_text(
     seconds: float | None = None,
     metrics: Mapping[str, float] | None = None,
     file: Path | None = None,
+    not_compared: str = "",
 ) -> str:
     """Return what a run says at its end: what changed, whether anything was learned, the adapter, the next command.
 
@@ -330,15 +362,18 @@ def closing_text(
         seconds: How long it took.
         metrics: Means of the last steps, of which kl, entropy and completions/mean_length are told.
         file: The training file, for the next command.
+        not_compared: Why there is no change although prompts were held out.
     """
-    lines = [*_changed(change), *_trained(learning, seconds, metrics or {})]
+    lines = [*_changed(change, not_compared), *_trained(learning, seconds, metrics or {})]
     if adapter is not None:
         lines.append(f"adapter   {path_text(adapter)}   (peft's format: PeftModel.from_pretrained)")
     lines.append(f"next      {_next_command(change, learning, run, adapter, file)}")
     return "\n".join(lines)
 
 
-def _changed(change: Change | None) -> list[str]:
+def _changed(change: Change | None, not_compared: str) -> list[str]:
+    if change is None and not_compared:
+        return [f"held out  {not_compared}"]
     if change is None:
         return ["held out  no prompts were held out, so whether the model got better is not known (data.eval)"]
     lines = []

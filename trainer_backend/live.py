@@ -112,7 +112,7 @@ def warnings(history: History, *, max_error_share: float = 0.05) -> dict[str, st
     found: dict[str, str] = {}
     errors = history.recent("rewards/error_share")
     if errors:
-        bar = f"; the run stops at {percent(max_error_share)} of a step" if max_error_share < 1 else ""
+        bar = f"; the run stops at {percent(max_error_share)} of the last 100" if max_error_share < 1 else ""
         found["errors"] = f"the reward failed on {percent(errors)} of the last completions{bar}; see scores.jsonl"
     if history.last.get("skipped"):
         found["skipped"] = "this step was left out: its gradient was not finite"

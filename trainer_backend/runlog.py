@@ -241,7 +241,9 @@ class RunLog:
         """Cut the files back. Doing it twice is the same as once, so a kill in between costs nothing."""
         (self.path / "summary.json").unlink(missing_ok=True)
         for name in LINES:
-            path, length = self.path / name, offsets.get(name, 0)
+            if name not in offsets:
+                continue
+            path, length = self.path / name, offsets[name]
             size = _size(path)
             if size < length or not _ends_line(path, length):
                 raise RunFolderError(
@@ -254,14 +256,15 @@ class RunLog:
                     os.fsync(file.fileno())
 
     def offsets(self) -> dict[str, int]:
-        """Put the files on the disk and return their lengths: part of the checkpoint that is written next."""
-        found = {}
+        """Put the files on the disk and return their lengths: part of the checkpoint that is written next.
+
+        One that is not written to now counts, too: a resumed run may write to it again, behind what it holds.
+        """
         for name, file in self._open.items():
             with self._explained(name):
                 file.flush()
                 os.fsync(file.fileno())
-                found[name] = os.fstat(file.fileno()).st_size
-        return found
+        return {name: _size(self.path / name) for name in LINES}
 
     # ------------------------------------------------------------------------------------------------------------ lines
 

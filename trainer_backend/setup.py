@@ -264,12 +264,36 @@ def encode_job(job: Job) -> Encoded:
             notes.append(f"{len(refused):,} of {len(samples):,} {what} are left out: {told}")
         found.append(kept)
     longest = max(len(prompt.ids) for prompts in found for prompt in prompts)
+    _check_positions(job, longest)
     if len(found[0]) < config.prompts_per_step:
         notes.append(
             f"{len(found[0]):,} prompts are fewer than the {config.prompts_per_step} of a step, so some are drawn"
             " several times in it"
         )
     return Encoded(tokenizer, found[0], found[1], longest, tuple(notes))
+
+
+def _check_positions(job: Job, longest: int) -> None:
+    """Refuse completions that would go on where the model has no positions any more.
+
+    Raises:
+        ConfigError: The longest prompt and a completion together are longer than the model was made for.
+    """
+    settings = model_settings(job)
+    if settings is None:
+        return
+    text = settings.get_text_config(decoder=True)
+    if "factor" in (getattr(text, "rope_parameters", None) or {}):  # stretched positions: which number holds is unclear
+        return
+    most = getattr(text, "max_position_embeddings", None)
+    wanted = job.config.max_completion_length
+    if isinstance(most, int) and longest + wanted > most:
+        room = most - wanted
+        less = f", or leave long prompts out with data.max_prompt_length = {room}" if room > 0 else ""
+        raise ConfigError(
+            f"the longest prompt has {longest:,} tokens, and with grpo.max_completion_length {wanted:,} that is more"
+            f" than the {most:,} positions of the model; lower max_completion_length{less}"
+        )
 
 
 # ------------------------------------------------------------------------------------------------------------- the plan
@@ -397,6 +421,7 @@ class Ready:
         room: The plan; None where there is none.
         start: The adapter as training found it, for `adapter.norm_of_change`.
         store: Where layer inputs wait for the backward pass; None: where they were made.
+        undo: Takes the checkpoints off the model's layers; None: there are none.
     """
 
     loaded: Loaded
@@ -406,10 +431,13 @@ class Ready:
     room: Room | None
     start: Mapping[str, torch.Tensor]
     store: LayerInputs | None = None
+    undo: Callable[[], None] | None = None
 
     def close(self) -> None:
-        """Free what the sampler holds."""
+        """Free what the sampler holds, and leave a model of the user's without our checkpoints."""
         self.sampler.close()
+        if self.undo is not None:
+            self.undo()
 
 
 def make_ready(
@@ -438,16 +466,17 @@ def make_ready(
     start = adapter.snapshot(loaded.model)
     if restore is not None:
         restore(loaded)
-    store = None
+    store = undo = None
     if room is not None and room.plan.checkpointing:
         store = LayerInputs(mover_for(device, room.free_host)) if room.plan.mode == "offload" else None
-        checkpoint_layers(loaded.model, store, dropout=config.lora_dropout > 0)
+        undo = checkpoint_layers(loaded.model, store)
     policy = Policy(
         loaded.model,
         loaded.head,
         loaded.dtype,
         "shared" if loaded.shares_prefixes else "apart",
         reference=_reference,
+        store=store,
     )
     settings = StepSettings(
         loss=preset(config.loss_type, **config.loss_changes),
@@ -460,7 +489,7 @@ def make_ready(
     sampler = make_sampler(job, loaded, encoded.longest, room)
     if sampler.differs:
         loaded = replace(loaded, notes=(*loaded.notes, f"{sampler.differs}. {_corrected(config)}"))
-    return Ready(loaded, policy, settings, sampler, room, start, store)
+    return Ready(loaded, policy, settings, sampler, room, start, store, undo)
 
 
 def _corrected(config: GRPOConfig) -> str:

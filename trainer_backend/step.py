@@ -6,12 +6,12 @@ In the order it runs (`update`):
 2. rows whose gradient is exactly zero are set aside (`may_drop`);
 3. where asked for: which tokens have the highest entropy, and the log-probs of the reference;
 4. micro-steps, longest first: hidden states, log-probs of the completion tokens, the loss on [rows, tokens], backward;
-5. gradients are added over the processes; NaN or infinity anywhere skips the step: weights, optimizer, schedule stay;
-6. clip, optimizer, schedule.
+5. gradients are added over the processes; NaN or infinity anywhere skips the step: weights and optimizer stay;
+6. clip, optimizer; then the schedule, which counts skipped steps, so that it ends when the run does.
 
 Old log-probs are folded in: without them the policy is the one that sampled, and the loss takes the log-probs of this
 very forward pass (ratio exactly 1). For a second update on the same rows, `StepResult.logps` of the first are the old
-ones (`batch.with_old_logps`); `score_old` computes the same numbers ahead of the first update, on the same micro-steps.
+ones (`batch.with_old_logps`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Literal
@@ -34,8 +35,10 @@ from trainer_backend.context import Context, LossFunction, Totals, top_entropy_m
 from trainer_backend.errors import TensorError
 from trainer_backend.loss import Loss, gradients, metrics
 from trainer_backend.mismatch import mismatch
-from trainer_backend.model.forward import Dense, head_of, precision, shares_prefixes
+from trainer_backend.model.forward import Dense, precision
 from trainer_backend.model.forward import score as score_tokens
+from trainer_backend.model.modes import evaluating, learning
+from trainer_backend.model.offload import LayerInputs
 from trainer_backend.ops import Head, LinearLogps
 from trainer_backend.parallel import World
 
@@ -52,6 +55,7 @@ class Policy:
         dtype: What forward passes compute in.
         layout: "shared" where the model allows completions to share their prompt (`batch`).
         reference: Makes the model the reference policy for as long as its context is open; needed for a KL.
+        store: Where the inputs of checkpointed layers wait, where that is on the host (`model.offload`).
     """
 
     model: nn.Module
@@ -59,25 +63,7 @@ class Policy:
     dtype: torch.dtype
     layout: Layout = "apart"
     reference: Callable[[nn.Module], AbstractContextManager[object]] | None = None
-
-    @classmethod
-    def of(
-        cls,
-        model: nn.Module,
-        *,
-        dtype: torch.dtype | None = None,
-        reference: Callable[[nn.Module], AbstractContextManager[object]] | None = None,
-    ) -> Policy:
-        """Return the policy of a model: its head and its layout are found by trying them.
-
-        Args:
-            model: The model.
-            dtype: None: that of its first floating-point weight.
-            reference: As the attribute.
-        """
-        found = dtype or next(weight.dtype for weight in model.parameters() if weight.is_floating_point())
-        layout: Layout = "shared" if shares_prefixes(model, found) else "apart"
-        return cls(model, head_of(model, found), found, layout, reference)
+    store: LayerInputs | None = None
 
     @property
     def device(self) -> torch.device:
@@ -105,7 +91,6 @@ class StepSettings:
         top_entropy_quantile: The policy term is taken on this share of tokens, those with the highest entropy; 1: all.
         measure_entropy: Whether the entropy is measured where the loss does not need it (no product more, but one more
             pass over each tile of logits).
-        measure_all: Whether rows without gradient are scored too, so that metrics and `logps` cover all rows.
 
     Raises:
         OptionError: A number that makes no sense.
@@ -118,7 +103,6 @@ class StepSettings:
     max_completion_length: int | None = None
     top_entropy_quantile: float = 1.0
     measure_entropy: bool = True
-    measure_all: bool = False
 
     def __post_init__(self) -> None:
         if not 0.0 < self.temperature < math.inf:
@@ -194,7 +178,7 @@ def update(
         policy: The model.
         rows: This process's part of the optimizer batch: whole groups.
         optimizer: Over the policy's trained parameters.
-        scheduler: Stepped after the optimizer; None: none.
+        scheduler: Stepped last, also where the step is skipped; None: none.
         settings: How.
         world: The processes; None: only this one.
 
@@ -204,16 +188,15 @@ def update(
     world = world or World()
     plan = _plan(policy, rows, settings, world)
     optimizer.zero_grad(set_to_none=True)
-    seen = _Seen(settings, plan.totals)
+    seen = _Seen(settings, plan.totals, lost=plan.lost)
+    rate = float(optimizer.param_groups[0]["lr"])
     try:
-        with _mode(policy.model, training=True):
+        with learning(policy.model):
             for step in plan.steps:
-                _backward(policy, step, settings, plan, seen)
+                with policy.store.micro_step() if policy.store is not None else contextlib.nullcontext():
+                    _backward(policy, step, settings, plan, seen)
                 if seen.lost:
                     break
-        if settings.measure_all and not seen.lost:
-            for step in _dropped(policy, rows, settings, plan):
-                _look(policy, step, settings, plan, seen)
         lost = world.sums([seen.lost])[0] > 0
         norm = _norm(policy, plan, world)
         skipped = lost or not math.isfinite(norm)
@@ -221,17 +204,26 @@ def update(
             if settings.max_grad_norm:
                 torch.nn.utils.clip_grads_with_norm_(policy.trained, settings.max_grad_norm, torch.tensor(norm))
             optimizer.step()
-            if scheduler is not None:
-                scheduler.step()
+        if scheduler is not None:
+            _advance(scheduler)
     finally:
         optimizer.zero_grad(set_to_none=True)
-    return _result(rows, optimizer, plan, seen, world, norm=math.nan if lost else norm, skipped=skipped)
+    return _result(rows, plan, seen, world, rate=rate, norm=math.nan if lost else norm, skipped=skipped)
+
+
+def _advance(scheduler: torch.optim.lr_scheduler.LRScheduler) -> None:
+    with warnings.catch_warnings():
+        # That the optimizer took no step yet is no mistake here: the first ones were skipped.
+        warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step", UserWarning)
+        scheduler.step()
 
 
 def score(
     policy: Policy, rows: Sequence[Row], settings: StepSettings, *, reference: bool = False
 ) -> list[torch.Tensor | None]:
-    """Return the log-probs of each row that counts, [its length] on the CPU, without gradient; None for others.
+    """Return the log-probs of each row that counts, [its length] on the CPU; None for others.
+
+    They are those of the policy that samples: without gradient, and without an adapter's dropout.
 
     Args:
         policy: The model.
@@ -240,15 +232,6 @@ def score(
         reference: Under the reference policy instead.
     """
     return _scored(policy, rows, settings, None, reference=reference, entropies=False)
-
-
-def score_old(policy: Policy, rows: Sequence[Row], settings: StepSettings) -> list[torch.Tensor | None]:
-    """Return the log-probs of the rows that `update` will compute, on the micro-steps that it will use.
-
-    Its ratios to them are then exactly 1 while the weights are the same (and no dropout is on). Needed only when the
-    weights change between these rows' sampling and their first update; else take `StepResult.logps` of that update.
-    """
-    return _scored(policy, rows, settings, _learning(rows, settings), reference=False, entropies=False)
 
 
 def may_drop(loss: LossFunction) -> bool:
@@ -286,6 +269,7 @@ class _Plan:
     learning: list[int]
     policy_masks: dict[int, torch.Tensor] | None  # by row, bool [its length]
     scale: float  # gradients are computed this many times too large
+    lost: bool  # something is not finite already, so there are no micro-steps
 
 
 def _learning(rows: Sequence[Row], settings: StepSettings) -> list[int]:
@@ -296,40 +280,49 @@ def _learning(rows: Sequence[Row], settings: StepSettings) -> list[int]:
 def _plan(policy: Policy, rows: Sequence[Row], settings: StepSettings, world: World) -> _Plan:
     counted = [row for row in rows if row.in_loss]
     numbers = [int(value) for value in world.sums([len(counted), sum(row.length for row in counted)])]
-    masks = None
-    policy_tokens = numbers[1]
+    masks: dict[int, torch.Tensor] | None = None
+    policy_tokens, lost = numbers[1], False
     if settings.top_entropy_quantile < 1.0:
         masks = _highest_entropies(policy, rows, settings, world)
-        policy_tokens = int(world.sums([sum(int(mask.sum()) for mask in masks.values())])[0])
+        lost = masks is None
+        policy_tokens = int(world.sums([sum(int(mask.sum()) for mask in (masks or {}).values())])[0])
     family = settings.family
-    if family is not None and family.beta:
-        rows = _with_reference(policy, rows, settings)
+    if family is not None and family.beta and not lost:
+        rows, lost = _with_reference(policy, rows, settings)
     learning = _learning(rows, settings)
-    steps = micro_steps(rows, settings.token_budget, layout=policy.layout, places=learning, device=policy.device)
+    places = [] if lost else learning
+    steps = micro_steps(rows, settings.token_budget, layout=policy.layout, places=places, device=policy.device)
     # float16 has no room for 1 / tokens; a power of two changes no bit of what does fit.
     scale = 2.0 ** math.floor(math.log2(max(1, numbers[1]))) if policy.dtype == torch.float16 else 1.0
-    return _Plan(steps, Totals(numbers[0], numbers[1], policy_tokens), learning, masks, scale)
+    return _Plan(steps, Totals(numbers[0], numbers[1], policy_tokens), learning, masks, scale, lost)
 
 
-def _with_reference(policy: Policy, rows: Sequence[Row], settings: StepSettings) -> list[Row]:
-    """Return the rows with log-probs of the reference where they have none."""
+def _with_reference(policy: Policy, rows: Sequence[Row], settings: StepSettings) -> tuple[list[Row], bool]:
+    """Return the rows with log-probs of the reference where they have none, and whether one of these is not finite."""
     missing = [at for at, row in enumerate(rows) if row.in_loss and row.ref_logps is None]
-    found = list(rows)
+    found, lost = list(rows), False
     if missing:
         logps = _scored(policy, rows, settings, missing, reference=True, entropies=False)
         for at in missing:
-            found[at] = dataclasses.replace(rows[at], ref_logps=logps[at])
-    return found
+            value = logps[at]
+            found[at] = dataclasses.replace(rows[at], ref_logps=value)
+            lost = lost or (value is not None and not _finite(value))
+    return found, lost
 
 
 def _highest_entropies(
     policy: Policy, rows: Sequence[Row], settings: StepSettings, world: World
-) -> dict[int, torch.Tensor]:
-    """Return the tokens of each counted row that are among those with the highest entropy in the optimizer batch."""
+) -> dict[int, torch.Tensor] | None:
+    """Return the tokens of each counted row that are among those with the highest entropy in the optimizer batch.
+
+    None, in all processes alike, where an entropy is not finite.
+    """
     found = _scored(policy, rows, settings, None, reference=False, entropies=True)
     known = [(at, value) for at, value in enumerate(found) if value is not None]
     own = torch.cat([value.double() for _, value in known]) if known else torch.zeros(0, dtype=torch.float64)
     parts = world.gather(own)
+    if not all(map(_finite, parts)):
+        return None
     exact = all(value.dtype == torch.float64 for _, value in known)
     line = _ties_alike(torch.cat(parts), 1e-10 if exact else 1e-5).unsqueeze(0)
     chosen = top_entropy_mask(
@@ -352,24 +345,7 @@ def _ties_alike(values: torch.Tensor, within: float) -> torch.Tensor:
     return found
 
 
-def _dropped(policy: Policy, rows: Sequence[Row], settings: StepSettings, plan: _Plan) -> list[MicroStep]:
-    learning = set(plan.learning)
-    places = [at for at, row in enumerate(rows) if row.in_loss and at not in learning]
-    return micro_steps(rows, settings.token_budget, layout=policy.layout, places=places, device=policy.device)
-
-
 # -------------------------------------------------------------------------------------------------- forward, backward
-
-
-@contextlib.contextmanager
-def _mode(model: nn.Module, *, training: bool) -> Iterator[None]:
-    """Put a model into training or evaluation mode and back into the one it had."""
-    before = model.training
-    model.train(training)
-    try:
-        yield
-    finally:
-        model.train(before)
 
 
 def _forward(
@@ -407,7 +383,7 @@ def _scored(
             raise TensorError("the KL needs a reference policy: give Policy a reference, or rows their ref_logps")
         context = policy.reference(policy.model)
     steps = micro_steps(rows, settings.token_budget, layout=policy.layout, places=places, device=policy.device)
-    with torch.no_grad(), _mode(policy.model, training=False), context:
+    with torch.no_grad(), evaluating(policy.model), context:
         for step in steps:
             out = _forward(policy, step, settings, "value" if entropies else "none")
             values = out.entropies if entropies else out.logps
@@ -421,8 +397,10 @@ def _backward(policy: Policy, step: MicroStep, settings: StepSettings, plan: _Pl
     """Add the gradient of one micro-step."""
     out = _forward(policy, step, settings, settings.entropy)
     logps = step.spread(out.logps.detach())
-    if not bool(torch.isfinite(out.logps.detach()).all()):
+    if not (_finite(out.logps) and (out.entropies is None or _finite(out.entropies))):
         seen.lost = True
+        if policy.store is not None:
+            policy.store.forget()
         return
     ctx = _context(step, out, settings, plan)
     found = gradients(settings.whole_batch_loss, logps, ctx)
@@ -434,12 +412,8 @@ def _backward(policy: Policy, step: MicroStep, settings: StepSettings, plan: _Pl
     seen.add(step, logps, ctx, float(found.loss))
 
 
-def _look(policy: Policy, step: MicroStep, settings: StepSettings, plan: _Plan, seen: _Seen) -> None:
-    """Measure a micro-step that has no gradient."""
-    with torch.no_grad(), _mode(policy.model, training=False):
-        out = _forward(policy, step, settings, "value" if settings.entropy != "none" else "none")
-    if bool(torch.isfinite(out.logps).all()):
-        seen.add(step, step.spread(out.logps), _context(step, out, settings, plan), 0.0)
+def _finite(values: torch.Tensor) -> bool:
+    return bool(torch.isfinite(values.detach()).all())
 
 
 def _context(step: MicroStep, out: LinearLogps, settings: StepSettings, plan: _Plan) -> Context:
@@ -571,11 +545,11 @@ class _Seen:
 
 def _result(
     rows: Sequence[Row],
-    optimizer: torch.optim.Optimizer,
     plan: _Plan,
     seen: _Seen,
     world: World,
     *,
+    rate: float,
     norm: float,
     skipped: bool,
 ) -> StepResult:
@@ -587,7 +561,7 @@ def _result(
         "loss": loss,
         "policy_loss": policy,
         "grad_norm": norm,
-        "learning_rate": float(optimizer.param_groups[0]["lr"]),
+        "learning_rate": rate,
         "rows/all": count,
         "rows/in_loss": float(plan.totals.rows),
         "rows/learning": learning,

@@ -15,6 +15,7 @@ import random
 import resource
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +35,7 @@ from trainer_backend.batch import Row, with_old_logps
 from trainer_backend.checkpoint import Checkpoint, Progress, RandomState, random_state
 from trainer_backend.config import GRPOConfig
 from trainer_backend.data import PromptOrder, Prompts
-from trainer_backend.evaluate import Change, HeldOut, Learning, Measured
+from trainer_backend.evaluate import Change, HeldOut, Learning
 from trainer_backend.groups import TOTAL, Groups, Judged
 from trainer_backend.interrupts import Interrupts
 from trainer_backend.live import Example, Live
@@ -46,7 +47,7 @@ from trainer_backend.parallel import World
 from trainer_backend.rollout.agreement import FEWEST, compare
 from trainer_backend.runlog import RunLog, run_path
 from trainer_backend.setup import Job, Ready, RewardFunctions
-from trainer_backend.step import StepResult, update
+from trainer_backend.step import StepResult, score, update
 
 Callback: TypeAlias = Callable[[int, Mapping[str, float]], object]
 """Called after each step with its number and its metrics; when it returns True, the run ends after this step."""
@@ -55,6 +56,8 @@ Ended: TypeAlias = Literal["done", "interrupted", "reward failed", "not finite"]
 
 _CODES: Mapping[Ended, int] = {"done": 0, "interrupted": 130, "reward failed": 3, "not finite": 3}
 _ADAPTER = "adapter"  # in the run's folder
+_ENOUGH = 100  # completions over which the share of failed rewards is taken
+_OTHERS = "these are not the ones that were measured before the first step, so before and after cannot be compared"
 
 
 class OutOfMemory(RewardkitError):
@@ -72,7 +75,7 @@ class Outcome:
         ended: How: "done", "interrupted" (resume goes on), "reward failed", "not finite".
         exit_code: What `rewardkit train` returns for it.
         run: The run's folder.
-        adapter: The folder of the saved adapter; None for an interrupted run.
+        adapter: The folder of the saved adapter; None for an interrupted run, and where it could not be written.
         steps: Steps taken, over all resumes.
         learning: Whether anything was learned.
         change: The held-out prompts, before against after; None where there were none, or the run ended early.
@@ -156,7 +159,8 @@ def run_file(path: Path, options: TrainOptions) -> int:
     job = setup.job_from_file(path, options.set, options.output)
     if options.check:
         report = check.look(job, say=None if options.quiet else _tell)
-        print(report.text)
+        if report.text:
+            print(report.text)
         return report.exit_code(force=options.force)
     outcome = _train(job, options, (), sys.stderr)
     if not options.quiet and outcome.text:
@@ -287,9 +291,12 @@ class _Run:
     metrics: dict[str, float] = field(default_factory=dict)
     why: str = ""
     stopped: bool = False
-    saved_step: int = -1
     usual: float | None = None  # what a sampler with other base weights differed by before the first update
-    position: int = 0  # in the data, before the groups of the present step were drawn
+    saved_step: int | None = None
+    position: int | None = None  # in the data, before the groups in hand were drawn; None: they were trained on
+    in_hand: Judged | None = None  # groups that are not written yet
+    whole: bool = True  # weights, number of steps and log belong together
+    recent: deque[tuple[int, int]] = field(default_factory=deque)  # rewards that failed, completions; of the last steps
 
     def __post_init__(self) -> None:
         config = self.config
@@ -301,6 +308,7 @@ class _Run:
             betas=(config.adam_beta1, config.adam_beta2),
             epsilon=config.adam_epsilon,
         )
+        self.optimizer.register_step_pre_hook(self._torn)
         self.scheduler = build_scheduler(
             config.lr_scheduler_type,
             self.optimizer,
@@ -309,6 +317,10 @@ class _Run:
         )
         self.order = PromptOrder(len(self.encoded.prompts), config.seed, config.shuffle_dataset)
         self.started = time.monotonic()
+
+    def _torn(self, *step: Any) -> None:
+        """Called when the optimizer begins to change weights; `_tell` makes the state whole again."""
+        self.whole = False
 
     @property
     def config(self) -> GRPOConfig:
@@ -323,15 +335,18 @@ class _Run:
             self._begin()
             for note in self.notes:
                 self._note(note)
-            if self.before is None:
+            if self.saved is None:
                 self.before = self._measure("before")
-            with interrupts.patient():
-                ended = self._loop(interrupts)
+            try:
+                with interrupts.patient():
+                    ended = self._loop(interrupts)
+            except Exception:
+                self._rescue()
+                raise
             self._save()
-            if ended != "interrupted" and self.log is not None:
-                adapter.save_adapter(self.ready.loaded.model, self.folder / _ADAPTER)
+            place = self._save_adapter() if ended != "interrupted" else None
             change = self._compared() if ended == "done" else None
-        return self._end(ended, change)
+        return self._end(ended, change, place)
 
     # ------------------------------------------------------------------------------------------------------ the start
 
@@ -347,11 +362,23 @@ class _Run:
             self.order.count, self.order.seed, self.order.shuffle, position=int(progress.data["position"])
         )
         self.counted = _Counted(**progress.counters)
-        self.before = _held_out_from(progress.extra.get("before"))
+        self.before = self._measured_before(progress.extra.get("before"))
         self.metrics = dict(progress.extra.get("metrics") or {})
         self.usual = progress.extra.get("usual")
         self.saved_step = self.step
         self.ready.sampler.update(self.step)
+
+    def _measured_before(self, data: Mapping[str, Any] | None) -> HeldOut | None:
+        """Return what the held-out prompts gave before the first step; None where that were other prompts, or none.
+
+        It cannot be measured any more: the model was trained since.
+        """
+        found = HeldOut.from_dict(data) if data is not None else None
+        asked = tuple(prompt.sample.id for prompt in self.encoded.held_out)
+        if asked and (found is None or found.ids != asked):
+            self.notes = (*self.notes, f"held-out prompts: {_OTHERS}")
+            return None
+        return found
 
     def _begin(self) -> None:
         if self.log is None:
@@ -398,17 +425,23 @@ class _Run:
             began = time.perf_counter()
             done = self.step
             drawn, judged = self._draw()
-            if judged.errors > self.config.max_error_share * judged.completions:
-                return self._failed(judged)
+            self.in_hand = judged
+            why = self._too_many_errors(judged)
+            if why:
+                self.why = why
+                self._rescue(all_processes=True)
+                self._count_groups(judged)
+                self.metrics = {**self.metrics, **groups.reward_metrics(judged, self.job.rewards)}
+                return "reward failed"
             rows = groups.rows_of(drawn, judged, self.config)
             for iteration in range(min(self.config.num_iterations, self.steps - self.step)):
                 first = iteration == 0
-                checked = first and self._checks(self.step + 1)
-                result = self._update(rows, checked=checked)
+                own = self._own_logps(rows) if first and self._checks() else None
+                result = self._update(rows)
                 self._count(result, judged if first else None)
                 metrics = self._metrics(result, drawn, judged, began, fresh=first)
-                if checked and not result.skipped:
-                    metrics |= self._agreement(drawn, rows, result)
+                if own is not None and not result.skipped:
+                    metrics |= self._agreement(drawn, rows, own)
                 self._tell(metrics, judged if first else None)
                 if self.counted.skipped_in_a_row >= self.config.max_nan_steps:
                     self.why = (
@@ -416,6 +449,8 @@ class _Run:
                         " (grpo.max_nan_steps); each was left out. A lower learning_rate, or dtype float32, may help"
                     )
                     return "not finite"
+                if result.skipped:  # there may be no old log-probs, and the next update would fail as this one did
+                    break
                 if first and self.config.num_iterations > 1:
                     rows = with_old_logps(rows, result.logps)
                 began = time.perf_counter()
@@ -439,31 +474,32 @@ class _Run:
         )
         return drawn, groups.judge(drawn, config, world)
 
-    def _update(self, rows: Sequence[Row], *, checked: bool) -> StepResult:
+    def _update(self, rows: Sequence[Row]) -> StepResult:
         """Take one optimizer step; from then on the new adapter is what samples."""
-        settings = dataclasses.replace(self.ready.settings, measure_all=True) if checked else self.ready.settings
-        result = None
-        try:
-            # A step that is left out may leave layer inputs behind: a forward pass without its backward pass.
-            with self.ready.store.micro_step() if self.ready.store is not None else contextlib.nullcontext():
-                result = update(self.ready.policy, rows, self.optimizer, self.scheduler, settings, self.world)
-        except RuntimeError:
-            if result is None or not result.skipped:
-                raise
+        ready = self.ready
+        result = update(ready.policy, rows, self.optimizer, self.scheduler, ready.settings, self.world)
+        self.whole, self.position = False, None
         self.step += 1
         if not result.skipped:
-            self.ready.sampler.update(self.step)
+            ready.sampler.update(self.step)
         return result
 
-    def _checks(self, step: int) -> bool:
+    def _checks(self) -> bool:
+        """Whether the sampler is checked with the groups in hand: one of their updates has a number that is due."""
         every = self.config.check_logps_every
-        if every and self.ready.sampler.differs and self.usual is None and not self.config.reshaping:
+        if not every or self.config.reshaping:
+            return False
+        if self.ready.sampler.differs and self.usual is None:
             return True
-        return bool(every) and (step == 1 or step % every == 0) and not self.config.reshaping
+        return self.step == 0 or (self.step + self.config.num_iterations) // every > self.step // every
 
-    def _agreement(self, drawn: Groups, rows: Sequence[Row], result: StepResult) -> dict[str, float]:
+    def _own_logps(self, rows: Sequence[Row]) -> list[torch.Tensor | None]:
+        """Return the trainer's log-probs of what was sampled, by the policy that samples: an update has dropout."""
+        return score(self.ready.policy, rows, self.ready.settings)
+
+    def _agreement(self, drawn: Groups, rows: Sequence[Row], own: Sequence[torch.Tensor | None]) -> dict[str, float]:
         """Compare the sampler's log-probs with the trainer's from before this step: the same weights made both."""
-        known = [(row, mine) for row, mine in zip(rows, result.logps, strict=True) if mine is not None]
+        known = [(row, mine) for row, mine in zip(rows, own, strict=True) if mine is not None]
         if not known:
             return {}
         width = max(row.length for row, _ in known)
@@ -531,27 +567,30 @@ class _Run:
         if self.log is not None:
             line = metrics if self.step % self.config.logging_steps == 0 or self.step == self.steps else {}
             self.log.step(self.step, line, scored, judged.by_group() if judged is not None else ())
+        self.whole, self.in_hand = True, None
         self.live.step(self.step, metrics, _example(self.step, judged))
         for callback in self.callbacks:
             self.stopped = callback(self.step, metrics) is True or self.stopped
         self.stopped = self._anywhere(self.stopped) if self.callbacks else self.stopped
 
-    def _failed(self, judged: Judged) -> Ended:
-        """End the run because of rewards that failed. The step's texts are kept; a resumed run draws it again."""
-        share = judged.errors / judged.completions
+    def _too_many_errors(self, judged: Judged) -> str:
+        """Say that rewards fail too often; "" where they do not.
+
+        The share is over the newest steps that have 100 completions together, and over 100 where there are fewer: one
+        failure among eight completions is no reason to end a long run.
+        """
+        recent, bar = self.recent, self.config.max_error_share
+        recent.append((judged.errors, judged.completions))
+        while sum(count for _, count in recent) - recent[0][1] >= _ENOUGH:
+            recent.popleft()
+        errors, count = (sum(numbers) for numbers in zip(*recent, strict=True))
+        if not judged.errors or errors <= bar * max(count, _ENOUGH):
+            return ""
         first = next(score for group in judged.totals for score in group if score.state == "error")
-        self.why = (
-            f"the reward failed on {percent(share)} of the completions of step {self.step + 1}, more than"
-            f" grpo.max_error_share {percent(self.config.max_error_share)}; the first: {first.why}"
+        return (
+            f"the reward failed on {errors:,} of the last {count:,} completions, at step {self.step + 1}: more than"
+            f" grpo.max_error_share, {percent(bar)} of {max(count, _ENOUGH):,}; the first of this step: {first.why}"
         )
-        position, self.order.position = self.order.position, self.position
-        self._save()
-        self.order.position = position
-        self._count_groups(judged)
-        self.metrics = {**self.metrics, **groups.reward_metrics(judged, self.job.rewards)}
-        if self.log is not None:
-            self.log.step(self.step + 1, {}, judged.scored, judged.by_group())
-        return "reward failed"
 
     # ---------------------------------------------------------------------------------------------------- checkpoints
 
@@ -560,25 +599,61 @@ class _Run:
         if self.saved_step == self.step:
             return
         states: list[RandomState] = self.world.gather(random_state())
-        if self.log is not None:
-            self._write_checkpoint(states)
-        self.saved_step = self.step
-        self.world.wait()
+        if self.world.from_first(self.log is not None and self._write_checkpoint(states)):
+            self.saved_step = self.step
 
-    def _write_checkpoint(self, states: list[RandomState]) -> None:
+    def _rescue(self, *, all_processes: bool = False) -> None:
+        """Keep what is good when something ends the run: the steps that were taken, and the groups in hand.
+
+        A resumed run draws these again, and its log is cut back to where the checkpoint was written.
+
+        Args:
+            all_processes: All of them are here; else another one may be waiting elsewhere, and nothing can be saved
+                unless there is only one.
+        """
+        if not self.whole or not (all_processes or self.world.size == 1):
+            return
+        with contextlib.suppress(Exception):  # what has ended the run is told, and not what follows from it
+            self._save()
+            if self.in_hand is not None and self.log is not None:
+                self.log.step(self.step + 1, {}, self.in_hand.scored, self.in_hand.by_group())
+            if self.saved_step == self.step and not all_processes:
+                self._note(f"step {self.step} is saved; go on with {self._resume}")
+
+    def _save_adapter(self) -> Path | None:
+        """Write the adapter into the run's folder and return where; a full disk is said, and the run goes on."""
+        place = self.folder / _ADAPTER
+        problem = ""
+        if self.log is not None:
+            try:
+                checkpoint.save_folder(place, lambda new: adapter.save_adapter(self.ready.loaded.model, new))
+            except checkpoint.CheckpointError as error:
+                problem = f"{error}. Make room, and {self._resume} writes it"
+        problem = self.world.from_first(problem)
+        if problem:
+            self.why = f"{self.why}; {problem}" if self.why else problem
+            return None
+        return place
+
+    @property
+    def _resume(self) -> str:
+        return f"rewardkit train --resume {path_text(self.folder)}"
+
+    def _write_checkpoint(self, states: list[RandomState]) -> bool:
+        """Write the checkpoint; return whether that was possible."""
         assert self.log is not None
         counted = dataclasses.replace(self.counted, seconds=self.counted.seconds + time.monotonic() - self.started)
-        progress = Progress(
-            data={"position": self.order.position},
-            counters=dataclasses.asdict(counted),
-            extra={
-                "offsets": self.log.offsets(),
-                "before": _held_out_as_data(self.before),
-                "metrics": self.metrics,
-                "usual": self.usual,
-            },
-        )
         try:
+            progress = Progress(
+                data={"position": self.order.position if self.position is None else self.position},
+                counters=dataclasses.asdict(counted),
+                extra={
+                    "offsets": self.log.offsets(),
+                    "before": None if self.before is None else self.before.to_dict(),
+                    "metrics": self.metrics,
+                    "usual": self.usual,
+                },
+            )
             place = checkpoint.save(
                 self.folder,
                 self.step,
@@ -589,10 +664,11 @@ class _Run:
                 random_states=states,
                 keep=self.config.save_total_limit,
             )
-        except checkpoint.CheckpointError as problem:
+        except RunFolderError as problem:
             self._note(str(problem))
-            return
+            return False
         self.log.log("checkpoint", step=self.step, path=path_text(place))
+        return True
 
     # ---------------------------------------------------------------------------------------------- held-out prompts
 
@@ -608,8 +684,10 @@ class _Run:
                 self.ready.sampler, self.engine, self.encoded.held_out, self.config.eval_samples,
                 reward=TOTAL, seed=self.config.seed,
             )  # fmt: skip
-            if self.log is not None:
+            try:
                 evaluate.write_held_out(self.folder, name, found)
+            except OSError as problem:
+                self._note(f"the completions of held-out prompts, {name}, cannot be written: {problem.strerror}")
             self._note(_held_out_text(found, name))
         self.world.wait()
         return found
@@ -620,7 +698,7 @@ class _Run:
 
     # -------------------------------------------------------------------------------------------------------- the end
 
-    def _end(self, ended: Ended, change: Change | None) -> Outcome:
+    def _end(self, ended: Ended, change: Change | None, place: Path | None) -> Outcome:
         """Write the summary, and put everything into words."""
         model = self.ready.loaded.model
         seconds = self.counted.seconds + time.monotonic() - self.started
@@ -635,30 +713,42 @@ class _Run:
         code = _CODES[ended]
         if ended == "done" and self.options.require_learning and not learning.learned:
             code = 1
-        place = None if ended == "interrupted" else self.folder / _ADAPTER
+        if ended != "interrupted" and place is None:
+            code = code or checkpoint.CheckpointError.exit_code
         text = self._text(ended, change, learning, place, seconds)
         if self.log is not None:
             if ended != "interrupted":
-                self.log.summary(
+                self._summary(
                     {
                         "ended": ended, "why": self.why or None, "exit_code": code, "steps": self.step,
                         "seconds": seconds, "learning": learning.to_dict(),
                         "held_out": None if change is None else change.to_dict(),
-                        "adapter": _ADAPTER, "adapter_checksum": adapter.checksum(model), "metrics": self.metrics,
+                        "adapter": None if place is None else _ADAPTER, "adapter_checksum": adapter.checksum(model),
+                        "metrics": self.metrics,
                     }
                 )  # fmt: skip
             self.log.log("end", ended=ended, step=self.step, why=self.why)
         self.world.wait()
         return Outcome(ended, code, self.folder, place, self.step, learning, change, self.metrics, text)
 
+    def _summary(self, values: Mapping[str, Any]) -> None:
+        """Write summary.json; where that cannot be done, what it holds is still said on the screen."""
+        assert self.log is not None
+        try:
+            self.log.summary(values)
+        except RunFolderError as problem:
+            self._note(str(problem))
+
     def _text(self, ended: Ended, change: Change | None, learning: Learning, place: Path | None, seconds: float) -> str:
         if not self.world.first:
             return ""
         if ended == "interrupted":
-            return (
-                f"interrupted after step {self.step} of {self.steps}; everything is saved. Go on with\n"
-                f"rewardkit train --resume {path_text(self.folder)}"
-            )
+            kept = "everything is saved"
+            if self.saved_step != self.step:
+                kept = "its checkpoint could not be written, and " + (
+                    f"the newest is that of step {self.saved_step}" if self.saved_step is not None else "there is none"
+                )
+            return f"interrupted after step {self.step} of {self.steps}; {kept}. Go on with\n{self._resume}"
         closing = evaluate.closing_text(
             change=change,
             learning=learning,
@@ -667,6 +757,7 @@ class _Run:
             seconds=seconds,
             metrics=self.metrics,
             file=self.job.file,
+            not_compared=_OTHERS if self.encoded.held_out and self.before is None else "",
         )
         return f"stopped   {self.why}\n{closing}" if self.why else closing
 
@@ -678,10 +769,8 @@ class _Run:
         try:
             yield
         except KeyboardInterrupt:
-            if self.saved_step >= 0 and self.world.first:
-                self._note(
-                    f"step {self.saved_step} is saved; go on with rewardkit train --resume {path_text(self.folder)}"
-                )
+            if self.saved_step is not None and self.world.first:
+                self._note(f"step {self.saved_step} is saved; go on with {self._resume}")
             raise
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as problem:
             room = self.ready.room
@@ -690,9 +779,7 @@ class _Run:
             text = planning.out_of_memory(room.task, room.config, room.plan)
             saved = self.saved_step
             hint = (
-                f". The checkpoint of step {saved} is kept: --resume {path_text(self.folder)} --allow-change"
-                if saved
-                else ""
+                f". The checkpoint of step {saved} is kept: {self._resume} --allow-change" if saved is not None else ""
             )
             raise OutOfMemory(f"{text}{hint}") from problem
 
@@ -745,36 +832,3 @@ def _held_out_text(found: HeldOut, name: str) -> str:
         if seen and seen.mean is not None
     ]
     return f"held-out reward {name}: {', '.join(parts) or 'no prompt was scored'}"
-
-
-def _held_out_as_data(found: HeldOut | None) -> dict[str, Any] | None:
-    """Return a measurement as plain data, without its texts, which lie in held_out/."""
-    if found is None:
-        return None
-
-    def one(seen: Measured | None) -> dict[str, Any] | None:
-        if seen is None:
-            return None
-        right = [list(pair) for pair in seen.right]
-        return {"rewards": list(seen.rewards), "right": right, "length": seen.length, "cut": seen.cut}
-
-    return {
-        "ids": list(found.ids),
-        "greedy": one(found.greedy),
-        "sampled": one(found.sampled),
-        "samples": found.samples,
-    }
-
-
-def _held_out_from(data: Mapping[str, Any] | None) -> HeldOut | None:
-    if data is None:
-        return None
-
-    def one(seen: Mapping[str, Any]) -> Measured:
-        right = tuple((int(scored), int(good)) for scored, good in seen["right"])
-        return Measured(tuple(seen["rewards"]), right, seen["length"], seen["cut"], ())
-
-    sampled = data["sampled"]
-    return HeldOut(
-        tuple(data["ids"]), one(data["greedy"]), one(sampled) if sampled is not None else None, data["samples"]
-    )

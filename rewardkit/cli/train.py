@@ -33,7 +33,11 @@ Examples:
     "--resume", type=click.Path(path_type=Path), metavar="RUN",
     help="Go on from the newest checkpoint of this run's folder; FILE is then that run's own, unless given.",
 )  # fmt: skip
-@click.option("--force", is_flag=True, help="Train although the check says that nothing can be learned.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Start although no plan of the memory fits; with --check, exit code 0 whatever it finds.",
+)
 @click.option("--allow-change", is_flag=True, help="With --resume: go on although settings have changed.")
 @click.option("--require-learning", is_flag=True, help="Exit code 1 when nothing was learned.")
 @click.option("--overwrite", is_flag=True, help="Start again in a folder that has a run.")

@@ -16,8 +16,7 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from rewardkit.errors import OptionError, UnknownName  # noqa: E402
-from rewardkit.types import Score  # noqa: E402
-from trainer_backend.advantage import METHODS, advantages, from_scores  # noqa: E402
+from trainer_backend.advantage import METHODS, advantages  # noqa: E402
 from trainer_backend.errors import TensorError  # noqa: E402
 
 
@@ -240,11 +239,6 @@ def test_an_empty_batch_is_no_error() -> None:
 def test_reinforce_pp_does_not_need_groups() -> None:
     found = advantages(rewards=[1.0, 0.0], groups=["a", "b"], method="reinforce_pp")
     assert found.dead == {} and found.values[0] > 0
-
-
-def test_scores_give_values_or_none() -> None:
-    scores = [Score(1.0), Score(None, "no reference", reason="missing"), Score.error("raised", "x")]
-    assert from_scores(scores) == [1.0, None, None]
 
 
 def test_arrays_tensors_and_lists_are_one() -> None:

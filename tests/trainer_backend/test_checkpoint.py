@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -23,6 +24,7 @@ from trainer_backend.checkpoint import (
     newest_valid,
     random_state,
     save,
+    save_folder,
     set_random_state,
 )
 
@@ -468,6 +470,22 @@ def test_a_full_disk_leaves_the_one_before(large: str, tmp_path: Path) -> None:
         check_full(disk, 0, large, "No space left on device")
     finally:
         subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_folder_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    place = tmp_path / "adapter"
+    save_folder(place, adapter_writer(1.0))
+
+    def full(folder: Path) -> None:
+        adapter_writer(2.0)(folder)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(CheckpointError, match="adapter cannot be written: No space left on device"):
+        save_folder(place, full)
+    assert os.listdir(tmp_path) == ["adapter"]
+    assert bool((load_file(place / "adapter_model.safetensors")["lora"] == 1.0).all())
+    save_folder(place, adapter_writer(3.0))
+    assert bool((load_file(place / "adapter_model.safetensors")["lora"] == 3.0).all())
 
 
 def test_an_error_of_the_adapters_writer_that_is_no_full_disk_is_passed_on(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from rewardkit.errors import InputError, MapError, UsageError
 from rewardkit.types import Sample
-from trainer_backend.data import PromptOrder, as_chats, encode, load_samples, pad_id
+from trainer_backend.data import PromptOrder, as_chats, encode, load_samples
 
 USER = [{"role": "user", "content": "2+2?"}]
 
@@ -314,14 +314,3 @@ def test_messages_written_as_from_and_value_are_understood(tokenizer: Any) -> No
         "<|im_start|>user\n2+2?<|im_end|>\n<|im_start|>assistant\n4<|im_end|>\n<|im_start|>user\n3+2?<|im_end|>\n"
     )
     assert text_of(tokenizer, prompt.ids) == expected + "<|im_start|>assistant\n"
-
-
-def test_a_tokenizer_without_a_pad_token_pads_with_another(tokenizer: Any) -> None:
-    assert tokenizer.pad_token_id is None and pad_id(tokenizer) == 1
-
-    class Bare:
-        pad_token_id = eos_token_id = unk_token_id = None
-
-    assert pad_id(Bare()) == 0
-    Bare.unk_token_id = 2  # type: ignore[assignment]
-    assert pad_id(Bare()) == 2

@@ -20,8 +20,14 @@ from trainer_backend.model import smollm2
 from trainer_backend.model.adapter import REFERENCE, checksum, reference, save_adapter, trained
 from trainer_backend.model.errors import MissingExtra, ModelError
 from trainer_backend.model.forward import hidden_states, logits_of, precision
-from trainer_backend.model.load import end_tokens, load, native_bfloat16
+from trainer_backend.model.load import Loaded, end_tokens, native_bfloat16
+from trainer_backend.model.load import load as load_to
 from trainer_backend.ops import Head
+
+
+def load(config: GRPOConfig, **given: Any) -> Loaded:
+    """Load to the CPU."""
+    return load_to(config, device="cpu", **given)
 
 
 def config(model: Any, **settings: Any) -> GRPOConfig:
@@ -123,6 +129,17 @@ def test_an_adapter_on_an_adapter_is_refused(tmp_path: Path) -> None:
     model = get_peft_model(tiny_base(), LoraConfig(r=2, target_modules=["q_proj"]))
     with pytest.raises(ModelError, match="has an adapter already"):
         load(GRPOConfig(start_from=tmp_path), model=model, processing_class=tokenizer())
+
+
+@pytest.mark.parametrize("named", ["mine", "default"])
+def test_an_adapter_that_training_would_not_save_is_refused(named: str) -> None:
+    settings = LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM")
+    model = get_peft_model(tiny_base(), settings, adapter_name=named)
+    if named == "default":
+        model.add_adapter("mine", settings)
+        model.set_adapter("mine")
+    with pytest.raises(ModelError, match=r"active adapter of the model is 'mine'.* load it under that name"):
+        load(GRPOConfig(), model=model, processing_class=tokenizer())
 
 
 def test_layers_that_do_not_exist_are_refused(tmp_path: Path) -> None:

@@ -27,7 +27,6 @@ from trainer_backend.model.offload import (
     LayerInputs,
     Parked,
     checkpoint_layers,
-    checkpoint_off,
     mover_for,
 )
 
@@ -113,11 +112,11 @@ def test_gradients_are_bit_equal_to_those_without(family: str, mover: str) -> No
     model = model_of(family)
     expected = gradients(model)
     store = LayerInputs(InPlace() if mover == "in_place" else Delayed(), least=1)
-    assert checkpoint_layers(model, store) == LAYERS
+    undo = checkpoint_layers(model, store)
     for _ in range(2):  # a second micro-step uses the same store
         assert same(gradients(model, store), expected)
     assert store.moved == 2 * LAYERS * 2 * 12 * 32 * 4  # micro-steps x layers x rows x width x hidden x bytes
-    checkpoint_off(model)
+    undo()
     assert same(gradients(model), expected)
     assert store.moved == 2 * LAYERS * 2 * 12 * 32 * 4
 
@@ -159,9 +158,19 @@ def test_dropout_is_drawn_again_as_it_was() -> None:
     model = AutoModelForCausalLM.from_config(LlamaConfig(**SIZES, num_key_value_heads=2, attention_dropout=0.5)).train()
     torch.manual_seed(1)
     expected = gradients(model)
-    checkpoint_layers(model, LayerInputs(Delayed(), least=1), dropout=True)
+    checkpoint_layers(model, LayerInputs(Delayed(), least=1))
     torch.manual_seed(1)
     assert same(gradients(model), expected)
+
+
+def test_undoing_leaves_layers_as_they_were() -> None:
+    model = model_of("llama")
+    model.gradient_checkpointing_enable()  # the user's own
+    before = [dict(vars(layer)) for layer in model.model.layers]
+    undo = checkpoint_layers(model, LayerInputs(InPlace()))
+    assert [dict(vars(layer)) for layer in model.model.layers] != before
+    undo()
+    assert [dict(vars(layer)) for layer in model.model.layers] == before
 
 
 def test_layers_see_no_checkpoint_in_evaluation_or_without_gradients() -> None:

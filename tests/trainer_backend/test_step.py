@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import gc
 import math
 import random
 import resource
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +27,9 @@ from trainer_backend.advantage import advantages  # noqa: E402
 from trainer_backend.batch import Row, with_old_logps  # noqa: E402
 from trainer_backend.errors import TensorError  # noqa: E402
 from trainer_backend.loss import PRESETS, SHAPES, Loss, preset  # noqa: E402
+from trainer_backend.model.offload import InPlace, LayerInputs, checkpoint_layers  # noqa: E402
 from trainer_backend.optim import build_optimizer, build_scheduler  # noqa: E402
-from trainer_backend.step import Policy, StepSettings, may_drop, score, score_old, update  # noqa: E402
+from trainer_backend.step import Policy, StepSettings, may_drop, score, update  # noqa: E402
 
 LONGEST = 8
 
@@ -218,21 +221,16 @@ def test_rows_are_dropped_only_when_nothing_needs_them() -> None:
     assert not may_drop(lambda logps, ctx: logps.sum())
 
 
-def test_measure_all_scores_dropped_rows_without_a_gradient() -> None:
+def test_what_needs_no_forward_pass_is_over_all_rows() -> None:
     policy = tiny_policy("llama")
     rows = make_rows(8)
-    expected, partial = gradient(policy, rows, settings())
-    found, whole = gradient(policy, rows, settings(measure_all=True))
-    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
-    assert [value is None for value in partial.logps] == [row.advantage == 0 for row in rows]
-    assert all(len(value) == row.length for value, row in zip(whole.logps, rows, strict=True))
-    assert whole.metrics["measured/share"] == 1.0 and partial.metrics["measured/share"] < 1.0
-    assert whole.loss == partial.loss
+    _, result = gradient(policy, rows, settings())
+    assert [value is None for value in result.logps] == [row.advantage == 0 for row in rows]
+    assert result.metrics["measured/share"] < 1.0
     lengths = [row.length for row in rows]
-    for result in (whole, partial):  # what needs no forward pass is over all rows, whatever was computed
-        assert result.metrics["completions/mean_length"] == pytest.approx(sum(lengths) / len(lengths))
-        assert result.metrics["completions/max_length"] == max(lengths)
-        assert result.metrics["completions/min_length"] == min(lengths)
+    assert result.metrics["completions/mean_length"] == pytest.approx(sum(lengths) / len(lengths))
+    assert result.metrics["completions/max_length"] == max(lengths)
+    assert result.metrics["completions/min_length"] == min(lengths)
 
 
 # --------------------------------------------------------------------------------------------------------- which rows
@@ -288,14 +286,10 @@ def test_ratio_is_exactly_one_before_the_first_update(dtype: Any) -> None:
     rows = make_rows(11, groups=4)
     how = settings(preset("grpo"), temperature=0.6)
     _, folded = gradient(policy, rows, how)
-    old = score_old(policy, rows, how)
-    _, scored = gradient(policy, with_old_logps(rows, old), how)
     _, again = gradient(policy, with_old_logps(rows, folded.logps), how)
-    for result in (folded, scored, again):
+    for result in (folded, again):
         assert result.metrics["ratio/min"] == result.metrics["ratio/max"] == result.metrics["ratio/mean"] == 1.0
         assert result.metrics["clip_ratio/region_mean"] == 0.0
-    for one, other in zip(old, folded.logps, strict=True):
-        assert (one is None) == (other is None) and (one is None or torch.equal(one, other))
 
 
 def test_temperature_divides_logits_and_not_log_probs() -> None:
@@ -308,10 +302,8 @@ def test_temperature_divides_logits_and_not_log_probs() -> None:
 # ------------------------------------------------------------------------------------------------- what can go wrong
 
 
-def state_of(optimizer: Any, scheduler: Any, policy: Policy) -> Any:
-    return copy.deepcopy(
-        (optimizer.state_dict(), scheduler.state_dict(), [weight.detach() for weight in policy.trained])
-    )
+def state_of(optimizer: Any, policy: Policy) -> Any:
+    return copy.deepcopy((optimizer.state_dict()["state"], [weight.detach() for weight in policy.trained]))
 
 
 def same(one: Any, other: Any) -> bool:
@@ -338,18 +330,81 @@ def test_a_nan_skips_the_step_and_leaves_all_state(where: str, bad: float) -> No
     else:
         kept = weight.detach().clone()
         weight.data[0, 0] = bad
-    before = state_of(optimizer, scheduler, policy)
+    before = state_of(optimizer, policy)
     result = update(policy, rows, optimizer, scheduler, settings())
     assert result.skipped and not math.isfinite(result.grad_norm)
     assert all(math.isfinite(value) for value in result.metrics.values())
     if where == "gradient":
-        assert same(state_of(optimizer, scheduler, policy), before)
+        assert same(state_of(optimizer, policy), before)
         handle.remove()
     else:
-        assert same(state_of(optimizer, scheduler, policy)[:2], before[:2])
+        assert same(state_of(optimizer, policy)[0], before[0])
         weight.data.copy_(kept)
     assert all(weight.grad is None for weight in policy.trained)
     assert not update(policy, rows, optimizer, scheduler, settings()).skipped
+
+
+def test_the_schedule_counts_skipped_steps_and_the_rate_is_the_one_that_was_used(recwarn: Any) -> None:
+    policy = tiny_policy("llama")
+    optimizer = build_optimizer("sgd", policy.trained, learning_rate=1.0)
+    scheduler = build_scheduler("linear", optimizer, steps=4)
+    seen = [0]
+
+    def twice(value: torch.Tensor) -> torch.Tensor:
+        seen[0] += 1
+        return value * math.nan if seen[0] <= 2 else value
+
+    policy.trained[0].register_hook(twice)
+    found = [update(policy, make_rows(13), optimizer, scheduler, settings(token_budget=None)) for _ in range(4)]
+    assert [result.skipped for result in found] == [True, True, False, False]
+    assert [result.metrics["learning_rate"] for result in found] == [1.0, 0.75, 0.5, 0.25]
+    assert optimizer.param_groups[0]["lr"] == 0.0
+    assert not [told for told in recwarn if "lr_scheduler" in str(told.message)]
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5])
+@pytest.mark.parametrize("beta", [0.0, 0.1])
+def test_weights_or_a_reference_that_are_not_finite_skip_the_step(share: float, beta: float) -> None:
+    policy = tiny_policy("llama")
+    optimizer = KeepGradients(policy.trained)
+    how = settings(preset("dapo", beta=beta), top_entropy_quantile=share)
+    weight = next(value for name, value in policy.model.named_parameters() if "down_proj.base_layer" in name)
+    weight.data[0, 0] = math.nan  # of the base model, so of policy and reference
+    assert update(policy, make_rows(13), optimizer, None, how).skipped
+    assert not optimizer.kept
+
+
+def test_a_reference_that_is_not_finite_skips_the_step() -> None:
+    policy = tiny_policy("llama")
+
+    @contextlib.contextmanager
+    def broken(model: Any) -> Iterator[None]:
+        weight = policy.trained[-1]
+        kept = weight.detach().clone()
+        weight.data.fill_(math.nan)
+        yield
+        weight.data.copy_(kept)
+
+    policy = dataclasses.replace(policy, reference=broken)
+    assert update(
+        policy, make_rows(13), KeepGradients(policy.trained), None, settings(preset("dapo", beta=0.1))
+    ).skipped
+
+
+def test_a_step_that_is_given_up_leaves_no_layer_inputs() -> None:
+    policy = tiny_policy("llama")
+    store = LayerInputs(InPlace(), least=1)
+    policy = dataclasses.replace(policy, store=store)
+    checkpoint_layers(policy.model, store)
+    optimizer = KeepGradients(policy.trained)
+    kept = policy.trained[-1].detach().clone()
+    policy.trained[-1].data.fill_(math.nan)
+    assert update(policy, make_rows(13), optimizer, None, settings(token_budget=20)).skipped
+    assert store.held == 0 and store.moved > 0
+    policy.trained[-1].data.copy_(kept)
+    assert not update(policy, make_rows(13), optimizer, None, settings(token_budget=20)).skipped
+    expected = dense_loss(policy, make_rows(13), settings(token_budget=20))[1]
+    assert_equal(optimizer.kept, expected)
 
 
 def test_gradients_are_clipped_and_the_norm_is_the_one_before() -> None:
@@ -381,7 +436,7 @@ def test_modes_are_left_as_they_were() -> None:
     policy = tiny_policy("llama")
     for training in (True, False):
         policy.model.train(training)
-        gradient(policy, make_rows(16), settings(preset("dapo", beta=0.1), measure_all=True))
+        gradient(policy, make_rows(16), settings(preset("dapo", beta=0.1)))
         assert all(module.training is training for module in policy.model.modules())
 
 

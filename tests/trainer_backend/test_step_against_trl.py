@@ -15,13 +15,13 @@ pytest.importorskip("trl", reason="TRL is the oracle of these tests")
 pytest.importorskip("datasets", reason="TRL's trainer needs datasets")
 
 from datasets import Dataset  # noqa: E402
-from tiny_policies import VOCABULARY, KeepGradients, adapter_off, make_rows, near, table, tiny_model  # noqa: E402
+from tiny_policies import VOCABULARY, KeepGradients, make_rows, near, policy_of, table, tiny_model  # noqa: E402
 from tokenizers import Tokenizer, models  # noqa: E402
 from transformers import PreTrainedTokenizerFast  # noqa: E402
 from trl import GRPOConfig, GRPOTrainer  # noqa: E402
 
 from trainer_backend.loss import preset  # noqa: E402
-from trainer_backend.step import Policy, StepSettings, score, update  # noqa: E402
+from trainer_backend.step import StepSettings, score, update  # noqa: E402
 
 LONGEST = 8
 TEMPERATURE = 0.7
@@ -111,7 +111,7 @@ def by_trl(trainer: Any, rows: Any, name: str, beta: float) -> tuple[float, list
 def test_log_probs_loss_and_gradient(trainer: Any, name: str, beta: float, on_policy: bool) -> None:
     # TRL puts a row's ratio on the KL; the plain gradient, which has no ratio, is compared at that level instead.
     changes = {"kl_gradient": "plain"} if name in SEQUENCE else {}
-    policy = Policy.of(trainer.model, reference=adapter_off)
+    policy = policy_of(trainer.model)
     assert policy.layout == "shared"
     rows = near(policy, make_rows(21, groups=3))
     if on_policy:
@@ -140,7 +140,7 @@ def test_log_probs_loss_and_gradient(trainer: Any, name: str, beta: float, on_po
 
 def test_training_step_of_trl_is_the_same_update(trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Through TRL's own `training_step`, with its inputs in place of those that it would generate."""
-    policy = Policy.of(trainer.model, reference=adapter_off)
+    policy = policy_of(trainer.model)
     rows = [dataclasses.replace(row, rollout_logps=None) for row in make_rows(22, groups=2)]
     trainer.loss_type, trainer.beta, trainer.importance_sampling_level = "dapo", 0.0, "token"
     trainer.epsilon_low, trainer.epsilon_high = 0.2, 0.28

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -25,6 +26,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from tiny_runs import (
     PROMPTS,
+    WORDS,
     environment,
     metrics_of,
     start,
@@ -41,6 +43,7 @@ from rewardkit import Score, read_generations
 from rewardkit.errors import RewardkitError, RunFolderError, UsageError
 from rewardkit.training import TrainOptions
 from trainer_backend import GRPOConfig, GRPOTrainer, checkpoint, setup
+from trainer_backend.model import adapter
 from trainer_backend.model.adapter import snapshot, trained
 from trainer_backend.model.load import load
 from trainer_backend.rollout.options import SamplingOptions
@@ -186,6 +189,19 @@ def test_no_prompt_comes_twice_in_an_epoch_over_a_resume(tmp_path: Path) -> None
     assert len(drawn) == 8 and set(drawn) == {row["id"] for row in ROWS}
 
 
+def test_generations_stay_when_a_resume_keeps_none_and_the_next_keeps_them_again(tmp_path: Path) -> None:
+    def until(last: int, *, keep: bool, resume: bool) -> None:
+        at_last = [lambda step, metrics: step == last]
+        trainer(tmp_path, max_steps=8, keep_generations=keep, callbacks=at_last).train(resume=resume)
+
+    until(2, keep=True, resume=False)
+    until(4, keep=False, resume=True)
+    until(6, keep=True, resume=True)
+    steps = [group.sample.step for group in read_generations(tmp_path / "generations.jsonl")]
+    assert sorted(set(steps)) == [1, 2, 5, 6] and len(steps) == 4 * 4
+    assert [line["step"] for line in metrics_of(tmp_path)] == [1, 2, 3, 4, 5, 6]
+
+
 def _signals(count: int, at: int) -> Any:
     def callback(step: int, metrics: Mapping[str, float]) -> None:
         for _ in range(count if step == at else 0):
@@ -243,6 +259,113 @@ def test_a_checkpoint_that_cannot_be_written_stops_nothing(tmp_path: Path) -> No
     assert "the checkpoint of step 2 cannot be written" in notes_of(tmp_path)
 
 
+def test_ctrl_c_without_room_for_a_checkpoint_says_what_there_is(tmp_path: Path) -> None:
+    def block(step: int, metrics: Mapping[str, float]) -> None:
+        if step == 1:
+            (tmp_path / "checkpoints").write_text("in the way")
+
+    out = trainer(tmp_path, max_steps=5, callbacks=[block, _signals(1, 2)]).train()
+    assert out.exit_code == 130 and "everything is saved" not in out.text
+    assert "its checkpoint could not be written, and there is none" in out.text
+
+
+def _no_room(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Let the disk be full where the final adapter goes."""
+    write = adapter.save_adapter
+
+    def full(model: Any, place: Path) -> None:
+        write(model, place)
+        if place.parent == folder:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(adapter, "save_adapter", full)
+
+
+def test_a_full_disk_at_the_final_adapter_costs_neither_measurement_nor_summary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _no_room(monkeypatch, tmp_path)
+    out = trainer(tmp_path, max_steps=2, eval_dataset=ROWS[:3]).train()
+    assert (out.ended, out.adapter, out.exit_code) == ("done", None, 2) and out.change is not None
+    assert "No space left on device" in out.text and f"--resume {tmp_path}" in out.text
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["adapter"] is None and "No space left" in summary["why"] and summary["held_out"] is not None
+    assert not (tmp_path / "adapter").exists() and not (tmp_path / "adapter.new").exists()
+    monkeypatch.undo()
+    again = trainer(tmp_path, max_steps=2, eval_dataset=ROWS[:3]).train(resume=True)
+    assert again.exit_code == 0 and again.adapter is not None and again.adapter.is_dir()
+    assert again.change is not None and again.change.to_dict() == out.change.to_dict()
+
+
+def test_an_error_between_steps_costs_none_of_them(tmp_path: Path) -> None:
+    def mine(step: int, metrics: Mapping[str, float]) -> None:
+        if step == 3:
+            raise ValueError("mine")
+
+    whole = trainer(tmp_path / "whole", max_steps=5).train()
+    with pytest.raises(ValueError, match="mine"):
+        trainer(tmp_path / "run", max_steps=5, callbacks=[mine]).train()
+    assert f"step 3 is saved; go on with rewardkit train --resume {tmp_path / 'run'}" in notes_of(tmp_path / "run")
+    rest = trainer(tmp_path / "run", max_steps=5).train(resume=True)
+    assert rest.steps == 5 and rest.learning == whole.learning
+    assert metrics_of(tmp_path / "whole") == metrics_of(tmp_path / "run")
+
+
+def test_an_error_in_a_reward_or_an_update_costs_no_step_and_no_text(tmp_path: Path) -> None:
+    """A reward that breaks its contract fails while groups are drawn; a layer, while they are trained on."""
+    whole = trainer(tmp_path / "whole", max_steps=4).train()
+    texts = [group.completions for group in read_generations(tmp_path / "whole" / "generations.jsonl")]
+
+    def contract(completions: list[str], **columns: Any) -> list[float]:
+        values = [share(text) for text in completions]
+        return values[1:] if done[0] == 2 else values
+
+    done = [0]
+
+    def count(step: int, metrics: Mapping[str, float]) -> None:
+        done[0] = step
+
+    with pytest.raises(RewardkitError):
+        trainer(tmp_path / "drawn", contract, max_steps=4, callbacks=[count]).train()
+    found = checkpoint.newest_valid(tmp_path / "drawn").checkpoint
+    assert found is not None and found.step == 2
+    rest = trainer(tmp_path / "drawn", max_steps=4).train(resume=True, allow_change=True)
+    assert rest.learning == whole.learning
+
+    model = tiny_llama()
+
+    def raises(module: Any, inputs: Any, output: Any) -> None:
+        if torch.is_grad_enabled() and done[0] == 2:
+            raise ValueError("in the update")
+
+    model.model.layers[0].register_forward_hook(raises)
+    done[0] = 0
+    with pytest.raises(ValueError, match="in the update"):
+        trainer(tmp_path / "trained", model=model, max_steps=4, callbacks=[count]).train()
+    kept = [group.completions for group in read_generations(tmp_path / "trained" / "generations.jsonl")]
+    assert kept == texts[: 3 * 4]  # those of the third step, too
+    rest = trainer(tmp_path / "trained", max_steps=4).train(resume=True)
+    assert rest.learning == whole.learning
+    again = [group.completions for group in read_generations(tmp_path / "trained" / "generations.jsonl")]
+    assert again == texts
+
+
+def test_held_out_prompts_that_come_later_are_not_compared_with_the_trained_model(tmp_path: Path) -> None:
+    until_two = [lambda step, metrics: step == 2]
+    trainer(tmp_path, max_steps=4, callbacks=until_two).train()
+    out = trainer(tmp_path, max_steps=4, eval_dataset=ROWS[:2]).train(resume=True, allow_change=True)
+    assert out.change is None and not (tmp_path / "held_out" / "before.jsonl").exists()
+    assert "held out  these are not the ones that were measured before the first step" in out.text
+    assert (tmp_path / "held_out" / "after.jsonl").exists()
+
+
+def test_other_held_out_prompts_than_before_do_not_end_a_run_with_an_error(tmp_path: Path) -> None:
+    until_two = [lambda step, metrics: step == 2]
+    trainer(tmp_path, max_steps=4, eval_dataset=ROWS[:3], callbacks=until_two).train()
+    out = trainer(tmp_path, max_steps=4, eval_dataset=ROWS[3:5]).train(resume=True, allow_change=True)
+    assert out.change is None and "these are not the ones" in notes_of(tmp_path)
+
+
 # ------------------------------------------------------------------------------------------------------ failing rewards
 
 
@@ -252,7 +375,7 @@ def test_a_reward_that_raises_stops_the_run_and_keeps_what_there_is(
     file = write_job(tmp_path, {"reward.total": "rewards.py:broken"})
     assert run_file(file, TrainOptions(output=tmp_path / "run")) == 3
     told = capsys.readouterr().out
-    assert "the reward failed on 100 % of the completions of step 1" in told and "no disk is left" in told
+    assert "the reward failed on 32 of the last 32 completions, at step 1" in told and "no disk is left" in told
     drawn = [group.sample.id for group in read_generations(tmp_path / "run" / "generations.jsonl")]
     assert len(drawn) == 4
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
@@ -279,6 +402,32 @@ def test_rewards_that_fail_now_and_then_are_counted_and_left_out(tmp_path: Path)
         assert abs(sum(known)) < 1e-6  # the baseline is that of the others
     assert first.sample.step == 1
     assert lines[0]["rows/in_loss"] == round(32 * (1 - lines[0]["rewards/error_share"]))
+
+
+def test_one_failure_among_few_completions_ends_no_run(tmp_path: Path) -> None:
+    """With 8 completions a step, one is 12.5 % of it."""
+    count = [0]
+
+    def now_and_then(completion: str) -> float:
+        count[0] += 1
+        if count[0] % 25 == 0:  # 4 %
+            raise RuntimeError("a bad moment")
+        return share(completion)
+
+    few = {"per_device_train_batch_size": 8, "max_steps": 30}
+    assert trainer(tmp_path / "four", now_and_then, **few).train().ended == "done"
+    count[0] = 0
+
+    def more_and_more(completion: str) -> float:
+        count[0] += 1
+        if count[0] > 80 and count[0] % 8 == 0:
+            raise RuntimeError("a bad moment")
+        return share(completion)
+
+    out = trainer(tmp_path / "many", more_and_more, **few).train()
+    assert out.ended == "reward failed" and out.exit_code == 3
+    assert out.steps == 15  # the sixth failure among a hundred comes in step 16
+    assert "the reward failed on 6 of the last 104 completions, at step 16" in out.text
 
 
 def test_a_reward_whose_process_dies_is_an_error(tmp_path: Path) -> None:
@@ -327,6 +476,16 @@ def test_a_nan_gradient_is_left_out_and_counted(tmp_path: Path) -> None:
     assert out.ended == "done" and out.learning.skipped == 2 and "2 steps left out" in out.text
 
 
+def test_groups_whose_update_was_left_out_are_not_updated_on_again(tmp_path: Path) -> None:
+    """Their log-probs before the first update are not known, so a third would take them for on-policy."""
+    trainer(tmp_path, model=_poisoned(1), max_steps=7, num_iterations=3).train()
+    lines = metrics_of(tmp_path)
+    assert [line["skipped"] for line in lines] == [1.0, *[0.0] * 6]
+    moved = [line.get("ratio/max", 1.0) > 1.001 for line in lines]
+    assert moved == [False, False, True, True, False, True, True]  # fresh groups at 1, 2 and 5
+    assert len(list(read_generations(tmp_path / "generations.jsonl"))) == 3 * 4
+
+
 def test_too_many_nan_gradients_in_a_row_stop_the_run(tmp_path: Path) -> None:
     out = trainer(tmp_path, model=_poisoned(99), max_steps=9, max_nan_steps=3).train()
     assert (out.ended, out.exit_code, out.steps) == ("not finite", 3, 3)
@@ -337,14 +496,14 @@ def test_out_of_memory_names_settings_that_would_fit(tmp_path: Path) -> None:
     model = lora_model()
 
     def hungry(module: Any, inputs: Any, output: Any) -> None:
-        if module.training:
+        if torch.is_grad_enabled():
             torch.empty(2**60, dtype=torch.uint8)  # what an allocator says when it cannot
 
     model.base_model.model.model.layers[0].register_forward_hook(hungry)
     rows = [{"prompt": "a b c"}] * 64
     with pytest.raises(OutOfMemory, match=r"out of memory; the plan was .* GB\. ") as caught:
         trainer(tmp_path, model=model, rows=rows, per_device_train_batch_size=256).train()
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(caught.value) and "step -1" not in str(caught.value)
 
 
 def test_what_does_not_fit_is_refused_before_a_weight_is_read(tmp_path: Path) -> None:
@@ -363,6 +522,7 @@ def test_what_does_not_fit_is_refused_before_a_weight_is_read(tmp_path: Path) ->
         pytest.param({"data.prompt": "promt"}, "did you mean prompt", id="no-prompt-column"),
         pytest.param({"data.max_prompt_length": 2}, "all 8 prompts are longer than max_prompt_length 2", id="too-long"),
         pytest.param({"data.chat": True}, "no chat template", id="no-chat-template"),
+        pytest.param({"grpo.max_completion_length": 62}, "than the 64 positions of the model", id="positions"),
         pytest.param({"grpo.num_generations": 1}, "num_generations = 8", id="group-of-one"),
         pytest.param({"reward.total": "rewards.py:shar"}, "shar", id="no-such-reward"),
         pytest.param({"reward.total": "gsm8k", "data.reference": "id"}, None, id="bad-references-run"),
@@ -474,6 +634,18 @@ def test_a_sampler_with_other_base_weights_is_said_and_judged_by_its_start(
     assert ("does not sample from adapter" in notes) is goes_stale
 
 
+def test_the_check_comes_back_when_groups_are_used_twice(tmp_path: Path) -> None:
+    trainer(tmp_path, max_steps=10, num_iterations=2, check_logps_every=4).train()
+    checked = [line["step"] for line in metrics_of(tmp_path) if "sampling/agreement/mean" in line]
+    assert checked == [1, 3, 7]  # the groups of steps 3 and 4, of 7 and 8
+
+
+def test_dropout_of_the_adapter_is_no_stale_sampler(tmp_path: Path) -> None:
+    trainer(tmp_path, max_steps=4, lora_dropout=0.5, check_logps_every=1).train()
+    assert "does not sample" not in notes_of(tmp_path)
+    assert max(line["sampling/agreement/max"] for line in metrics_of(tmp_path)) < 1e-3
+
+
 def test_the_loss_near_zero_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """huggingface/trl#3452: a loss of 0 was taken for a fault."""
     trainer(tmp_path, max_steps=1, loss_type="grpo").train()
@@ -569,12 +741,52 @@ def test_other_precisions_and_memory_paths_learn_too(
     assert "does not sample" not in notes_of(tmp_path / "run")
 
 
-def test_memory_paths_change_no_bit(tmp_path: Path) -> None:
+def tiny_gpt2() -> Any:
+    """A model with dropout of its own, 0.1 everywhere, as GPT-2 was published."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    sizes = {"vocab_size": len(WORDS), "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
+    return GPT2LMHeadModel(GPT2Config(**sizes, eos_token_id=1, bos_token_id=1, initializer_range=0.1))
+
+
+@pytest.mark.parametrize("dropout", ["none", "config", "peft_config", "start_from", "base"])
+def test_memory_paths_change_no_bit_whatever_draws_random_numbers(tmp_path: Path, dropout: str) -> None:
+    """What is computed again must draw the dropout mask of the first time, wherever that dropout was set."""
+    lora = LoraConfig(r=4, target_modules=["q_proj", "up_proj"], lora_dropout=0.3, task_type="CAUSAL_LM")
+    saved = tmp_path / "saved"
+    get_peft_model(tiny_llama(), lora).save_pretrained(str(saved), save_embedding_layers=False)
+    own: dict[str, Any] = {
+        "none": {},
+        "config": {"lora_dropout": 0.3},
+        "peft_config": {"peft_config": lora},
+        "start_from": {"start_from": saved},
+        "base": {},
+    }[dropout]
     found = []
     for name, changes in (("kept", {}), ("again", {"gradient_checkpointing": True}), ("moved", {"mode": "offload"})):
-        trainer(tmp_path / name, max_steps=3, **changes).train()
+        model = tiny_gpt2() if dropout == "base" else None
+        trainer(tmp_path / name, model=model, max_steps=3, **own, **changes).train()
         found.append((tmp_path / name / "adapter" / "adapter_model.safetensors").read_bytes())
     assert found[0] == found[1] == found[2]
+
+
+def test_dropout_of_the_base_model_is_off_since_nothing_samples_with_it(tmp_path: Path) -> None:
+    trainer(tmp_path, model=tiny_gpt2(), max_steps=2, gradient_checkpointing=True).train()
+    assert all(line["sampling/sampling_logp_difference/max"] < 1e-4 for line in metrics_of(tmp_path))
+
+
+def test_dropout_of_the_adapter_is_on_where_it_was_asked_for(tmp_path: Path) -> None:
+    trainer(tmp_path, max_steps=3, lora_dropout=0.5).train()
+    # Not in the first step, in which the adapter gives 0 whatever it drops.
+    assert metrics_of(tmp_path)[-1]["sampling/sampling_logp_difference/max"] > 1e-3
+
+
+def test_a_model_of_the_user_is_given_back_without_our_checkpoints(tmp_path: Path) -> None:
+    model = tiny_llama()
+    trainer(tmp_path, model=model, max_steps=1, mode="offload").train()
+    layer = model.model.layers[0]
+    assert not layer.gradient_checkpointing and "_gradient_checkpointing_func" not in vars(layer)
 
 
 def test_vllm_samples_from_the_newest_adapter_and_learns(tmp_path: Path) -> None:
@@ -688,9 +900,9 @@ def _free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def test_two_processes_train_one_model(tmp_path: Path) -> None:
-    file = write_job(tmp_path, {"grpo.max_steps": 3, "grpo.per_device_train_batch_size": 16, "run.save_steps": 2})
-    command = [sys.executable, "-m", "rewardkit", "train", str(file), "-o", str(tmp_path / "run")]
+def in_two_processes(*arguments: str | Path) -> list[tuple[int, str, str]]:
+    """Run `rewardkit train` as torchrun starts two processes; return exit code, output and errors of each."""
+    command = [sys.executable, "-m", "rewardkit", "train", *map(str, arguments)]
     port = str(_free_port())
     processes = []
     for rank in range(2):
@@ -705,11 +917,24 @@ def test_two_processes_train_one_model(tmp_path: Path) -> None:
             )
         )
     told = [process.communicate(timeout=240) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], told
-    assert "adapter" in told[0][0] and not told[1][0]
-    assert "step 3/3" in told[0][1] and "step 3/3" not in told[1][1]
+    return [(process.returncode, *texts) for process, texts in zip(processes, told, strict=True)]
+
+
+def test_two_processes_train_one_model(tmp_path: Path) -> None:
+    file = write_job(tmp_path, {"grpo.max_steps": 3, "grpo.per_device_train_batch_size": 16, "run.save_steps": 2})
+    first, second = in_two_processes(file, "-o", tmp_path / "run")
+    assert (first[0], second[0]) == (0, 0), (first, second)
+    assert "adapter" in first[1] and not second[1]
+    assert "step 3/3" in first[2] and "step 3/3" not in second[2]
     groups = list(read_generations(tmp_path / "run" / "generations.jsonl"))
     assert len(groups) == 3 * 4 and len({group.sample.id for group in groups[:8]}) == 8
     assert metrics_of(tmp_path / "run")[0]["rows/all"] == 32
     found = checkpoint.newest_valid(tmp_path / "run").checkpoint
     assert found is not None and len(found.random) == 2
+
+
+def test_a_check_in_two_processes_is_told_once(tmp_path: Path) -> None:
+    first, second = in_two_processes(write_job(tmp_path), "--check")
+    assert (first[0], second[0]) == (0, 0), (first, second)
+    assert "this run can learn" in first[1] and "sampling" in first[2]
+    assert not second[1] and "sampling" not in second[2]

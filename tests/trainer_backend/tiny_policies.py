@@ -13,9 +13,10 @@ from peft import LoraConfig, get_peft_model
 from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
 
-from trainer_backend.batch import Row
+from trainer_backend.batch import Layout, Row
 from trainer_backend.context import Context, top_entropy_mask
 from trainer_backend.loss import Loss
+from trainer_backend.model.forward import head_of, shares_prefixes
 from trainer_backend.step import Policy, StepSettings
 
 VOCABULARY = 97
@@ -72,7 +73,14 @@ def adapter_off(model: Any) -> AbstractContextManager[Any]:
 
 def tiny_policy(kind: str = "llama", dtype: torch.dtype = torch.float64, **changes: Any) -> Policy:
     """A policy around a tiny model; its layout is what the model allows, "shared"."""
-    return Policy.of(tiny_model(kind, dtype, **changes), reference=adapter_off)
+    return policy_of(tiny_model(kind, dtype, **changes))
+
+
+def policy_of(model: Any, dtype: torch.dtype | None = None) -> Policy:
+    """A policy around a model with an adapter; what the model allows is found by trying it."""
+    found = dtype or next(weight.dtype for weight in model.parameters() if weight.is_floating_point())
+    layout: Layout = "shared" if shares_prefixes(model, found) else "apart"
+    return Policy(model, head_of(model, found), found, layout, adapter_off)
 
 
 def make_rows(seed: int = 0, *, groups: int = 3, size: int = 4, old: bool = False, rollout: bool = True) -> list[Row]:

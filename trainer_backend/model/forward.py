@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from trainer_backend.model.errors import ModelError
+from trainer_backend.model.modes import evaluating
 from trainer_backend.ops import Head, LinearLogps, linear_logps
 
 PROBE = (2, 9)
@@ -138,7 +139,6 @@ def score(
     temperature: float | torch.Tensor = 1.0,
     anchors: torch.Tensor | None = None,
     entropy: Literal["none", "value", "gradient"] = "none",
-    active: torch.Tensor | None = None,
 ) -> LinearLogps:
     """Return the log-probs of `targets`, by the head or, with `Dense`, through the model's logits.
 
@@ -148,7 +148,7 @@ def score(
         where: int64 [tokens]; row * width + column of the hidden state that predicts each target (the token before it).
             A place may occur more than once: the last token of a shared prompt predicts the first of each completion.
         targets: int64 [tokens].
-        temperature, anchors, entropy, active: As for `ops.linear_logps`.
+        temperature, anchors, entropy: As for `ops.linear_logps`.
     """
     if isinstance(head, Head):
         states = hidden_states(model, input_ids, attention_mask, position_ids)
@@ -161,11 +161,10 @@ def score(
             temperature=temperature,
             anchors=anchors,
             entropy=entropy,
-            active=active,
             inplace=torch.is_grad_enabled() and rows.requires_grad and not head.trained and entropy != "gradient",
         )
     logits = logits_of(model, input_ids, attention_mask, position_ids).flatten(0, 1).index_select(0, where)
-    return _from_logits(logits, targets, temperature, entropy, active)
+    return _from_logits(logits, targets, temperature, entropy)
 
 
 def _from_logits(
@@ -173,7 +172,6 @@ def _from_logits(
     targets: torch.Tensor,
     temperature: float | torch.Tensor,
     entropy: Literal["none", "value", "gradient"],
-    active: torch.Tensor | None,
 ) -> LinearLogps:
     wide = logits if logits.dtype == torch.float64 else logits.float()
     scaled = wide / (temperature.to(wide.dtype).unsqueeze(1) if isinstance(temperature, torch.Tensor) else temperature)
@@ -186,9 +184,6 @@ def _from_logits(
         with torch.set_grad_enabled(torch.is_grad_enabled() and entropy == "gradient"):
             full = torch.log_softmax(scaled, 1)
             entropies = -torch.where(full > float("-inf"), full.exp() * full, torch.zeros_like(full)).sum(1)
-    if active is not None:
-        logps = torch.where(active, logps, torch.zeros_like(logps))
-        entropies = None if entropies is None else torch.where(active, entropies, torch.zeros_like(entropies))
     return LinearLogps(logps, entropies)
 
 
@@ -237,14 +232,8 @@ def _trial(model: nn.Module, dtype: torch.dtype) -> Iterator[torch.Tensor]:
     vocabulary = int(text_config(model).vocab_size)
     # Fixed ids, spread over the vocabulary: no random state is touched.
     ids = (torch.arange(1, 1 + PROBE[0] * PROBE[1], device=device) * 7919 % vocabulary).view(PROBE)
-    was = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        with torch.no_grad(), precision(device, dtype):
-            yield ids
-    finally:
-        for module, training in was.items():
-            module.training = training
+    with evaluating(model), torch.no_grad(), precision(device, dtype):
+        yield ids
 
 
 def _apart(one: torch.Tensor, other: torch.Tensor) -> float:

@@ -81,7 +81,7 @@ def load(
     model: Any = None,
     processing_class: Any = None,
     peft_config: Any = None,
-    device: torch.device | str | None = None,
+    device: torch.device | str,
 ) -> Loaded:
     """Return the model of a configuration, with a new adapter or the one in `start_from`.
 
@@ -90,13 +90,13 @@ def load(
         model: A model of transformers, or a PeftModel, in place of `config.model`. Its weights stay as they are.
         processing_class: A tokenizer in place of the model's own.
         peft_config: A configuration of peft in place of the LoRA fields.
-        device: None: the GPU where there is one, else the CPU.
+        device: Where to (`parallel.World.device`); a model that is given stays where it is.
 
     Raises:
         ModelError: Model, tokenizer or adapter cannot be found or read, or nothing would be trained.
         MissingExtra: A package that these settings need is not installed.
     """
-    place = torch.device(device) if device is not None else pick_device()
+    place = torch.device(device)
     notes: list[str] = []
     if model is None:
         source = find(config)
@@ -199,13 +199,6 @@ def _cached(name: str) -> bool:
     from huggingface_hub import try_to_load_from_cache
 
     return isinstance(try_to_load_from_cache(name, "config.json"), str)
-
-
-def pick_device() -> torch.device:
-    """Return the GPU of this process where there is one, else the CPU."""
-    if torch.cuda.is_available():
-        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
-    return torch.device("cpu")
 
 
 def native_bfloat16(device: torch.device) -> bool:
@@ -402,6 +395,12 @@ def add_adapter(base: Any, config: GRPOConfig, peft_config: Any, notes: list[str
         if config.start_from is not None or peft_config is not None:
             raise ModelError(
                 "the model has an adapter already; leave start_from and peft_config out, or give the base model"
+            )
+        if base.active_adapters != [adapter.ADAPTER]:
+            raise ModelError(
+                f"the active adapter of the model is {', '.join(map(repr, base.active_adapters)) or 'none'}, and the"
+                f" one that is trained and saved is called {adapter.ADAPTER!r}: load it under that name"
+                " (PeftModel.from_pretrained(base, folder, is_trainable=True)), or give the base model and start_from"
             )
         model = base
     elif config.start_from is not None:

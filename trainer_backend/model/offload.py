@@ -6,8 +6,8 @@ copied to the host while its layer computes, and back while the layer above it g
 same: gradients are bit-equal to those without.
 
     store = LayerInputs(mover_for(device))
-    checkpoint_layers(model, store)          # any model of transformers; use train() mode, or nothing is checkpointed
-    with store.micro_step():                 # one forward pass and its backward pass
+    undo = checkpoint_layers(model, store)           # any model of transformers
+    with learning(model), store.micro_step():        # one forward pass and its backward pass (`modes.learning`)
         score(...); loss.backward()
 
 How it holds together. torch's checkpoint saves a layer's arguments as autograd saves tensors, so saved-tensor hooks
@@ -27,6 +27,7 @@ The current stream is asked for at each call: autograd runs the backward pass in
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -260,7 +261,7 @@ class LayerInputs:
 
     @contextlib.contextmanager
     def micro_step(self) -> Iterator[None]:
-        """Own what is stored between a forward pass and its backward pass; nothing may be left.
+        """Own what is stored between a forward pass and its backward pass; nothing may be left (see `forget`).
 
         Raises:
             RuntimeError: Layer inputs were left: a forward pass without its backward pass.
@@ -270,15 +271,16 @@ class LayerInputs:
         try:
             yield
         except BaseException:
-            self._forget()
+            self.forget()
             raise
         if self.held:
             left = self.held
-            self._forget()
+            self.forget()
             raise RuntimeError(f"{left} layer inputs were stored and never used: a forward pass had no backward pass")
         self._slots.clear()
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Let go of what is stored: the forward pass is given up, and has no backward pass."""
         for slot in self._slots:
             slot.near = slot.parked = slot.arriving = None
         self._slots.clear()
@@ -339,45 +341,61 @@ class LayerInputs:
         return tensor
 
 
-def checkpoint_layers(model: nn.Module, store: LayerInputs | None = None, *, dropout: bool = False) -> int:
-    """Have every layer computed again in the backward pass; returns how many do.
+def checkpoint_layers(model: nn.Module, store: LayerInputs | None = None) -> Callable[[], None]:
+    """Have every layer computed again in the backward pass, while it is in training mode itself (`modes.learning`).
 
     Args:
         model: A causal language model of transformers, or a PeftModel around it.
         store: Where layer inputs wait; None: where they were made.
-        dropout: Whether layers draw random numbers, which are then drawn again.
+
+    Returns:
+        Undoes it: the layers are as they were before.
 
     Raises:
         ModelError: The model has no layers that can be checkpointed.
     """
+    from transformers.modeling_layers import GradientCheckpointingLayer
 
-    def run(function: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
-        call = (lambda *inner: function(*inner, **keywords)) if keywords else function
-        if store is None:
-            return checkpoint(call, *args, use_reentrant=False, preserve_rng_state=dropout)
-        return store.run(call, *args, preserve_rng_state=dropout)
-
-    layers = _checkpointable(model)
+    layers: list[Any] = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     if not layers:
         raise ModelError(
             f"{type(base_of(model)).__name__} has no layers that transformers can checkpoint;"
             " set gradient_checkpointing = false"
         )
+    before = [{name: vars(layer)[name] for name in _SET if name in vars(layer)} for layer in layers]
     for layer in layers:
         # What `gradient_checkpointing_enable` sets; it also makes the embedding's output ask for a gradient, which
         # only the other kind of checkpoint needs.
-        layer._gradient_checkpointing_func = run
+        layer._gradient_checkpointing_func = functools.partial(_again, layer, store)
         layer.gradient_checkpointing = True
-    return len(layers)
+
+    def undo() -> None:
+        for layer, values in zip(layers, before, strict=True):
+            for name in _SET:
+                vars(layer).pop(name, None)
+            vars(layer).update(values)
+
+    return undo
 
 
-def checkpoint_off(model: nn.Module) -> None:
-    """Undo `checkpoint_layers`."""
-    for layer in _checkpointable(model):
-        layer.gradient_checkpointing = False
+_SET = ("_gradient_checkpointing_func", "gradient_checkpointing")  # of a layer
 
 
-def _checkpointable(model: nn.Module) -> list[Any]:
-    from transformers.modeling_layers import GradientCheckpointingLayer
+def _again(
+    layer: nn.Module, store: LayerInputs | None, function: Callable[..., Any], *args: Any, **keywords: Any
+) -> Any:
+    """Call a layer's own function so that it is called again in the backward pass."""
 
-    return [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    def call(*inner: Any) -> Any:
+        # The layer's own flag is what asks for this; what it computes goes by the flags of the modules in it.
+        was, layer.training = layer.training, False
+        try:
+            return function(*inner, **keywords)
+        finally:
+            layer.training = was
+
+    # Only what is in training mode may draw random numbers, which must then be drawn again as they were.
+    random = any(module.training for module in layer.modules() if module is not layer)
+    if store is None:
+        return checkpoint(call, *args, use_reentrant=False, preserve_rng_state=random)
+    return store.run(call, *args, preserve_rng_state=random)

@@ -111,12 +111,6 @@ class SamplingOptions:
         """The further settings that are set to something."""
         return {name: value for name, value in self.extra.items() if value is not None}
 
-    @property
-    def reshapes(self) -> bool:
-        """Whether tokens are drawn from another distribution than the softmax of logits over temperature."""
-        truncated = self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0
-        return truncated or self.repetition_penalty != 1.0 or bool(self.given.get("min_tokens"))
-
 
 @dataclass(frozen=True)
 class Ends:
