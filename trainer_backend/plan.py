@@ -38,6 +38,7 @@ Tests hold them against what a CPU really allocates. Other families keep somewha
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -93,9 +94,10 @@ SHARED_WIDTH = 8_192
 """Tokens of a sequence with a shared prompt at most: its mask has width x width places."""
 
 _CGROUP = (
-    ("memory.max", "memory.current"),
-    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
 )
+"""A container's limit, what it uses, and what of that are files read before, which give way."""
 
 CACHE = "key-value cache"
 
@@ -578,22 +580,38 @@ def free_memory(device: torch.device | str) -> tuple[int, int | None]:
     return available_host(), None
 
 
-def available_host() -> int:
-    """Return the bytes of host memory that can be had without swapping; a container's limit counts."""
+def available_host(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return the bytes of host memory that can be had without swapping; a container's limit counts.
+
+    Args:
+        meminfo: Where Linux says what the machine has.
+        cgroup: Where it says what the container has.
+    """
     found = []
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        found += [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
-    except (OSError, ValueError, IndexError):
-        pass
-    for limit, used in _CGROUP:
+    with contextlib.suppress(OSError, ValueError):
+        found.append(1024 * _number_of(meminfo, "MemAvailable:"))
+    for limit, used, stat, files in _CGROUP:
         try:
-            folder = Path("/sys/fs/cgroup")
-            left = int((folder / limit).read_text()) - int((folder / used).read_text())
+            left = int((cgroup / limit).read_text()) - int((cgroup / used).read_text())
         except (OSError, ValueError):  # "max": no limit
             continue
+        with contextlib.suppress(OSError, ValueError):
+            left += _number_of(cgroup / stat, files)
         found.append(max(0, left))
     return min(found) if found else 2**33
+
+
+def _number_of(file: Path, name: str) -> int:
+    """Return the number behind a name in a file of such lines.
+
+    Raises:
+        OSError, ValueError: There is none.
+    """
+    for line in file.read_text(encoding="ascii").splitlines():
+        parts = line.split()
+        if len(parts) > 1 and parts[0] == name:
+            return int(parts[1])
+    raise ValueError(f"{file} has no {name}")
 
 
 # ------------------------------------------------------------------------------------------------------- what would fit

@@ -434,8 +434,10 @@ class Ready:
     undo: Callable[[], None] | None = None
 
     def close(self) -> None:
-        """Free what the sampler holds, and leave a model of the user's without our checkpoints."""
+        """Free what sampler and store hold, and leave a model of the user's without our checkpoints."""
         self.sampler.close()
+        if self.store is not None:
+            self.store.close()
         if self.undo is not None:
             self.undo()
 

@@ -445,3 +445,32 @@ def test_the_table_names_every_term(shape_8b: Shape) -> None:
 
 def test_free_host_memory_is_read() -> None:
     assert 10**7 < available_host() < 10**14
+
+
+@pytest.mark.parametrize(
+    ("files", "free"),
+    [
+        pytest.param(
+            {"memory.max": "8000000", "memory.current": "7000000", "memory.stat": "anon 1\ninactive_file 4000000\n"},
+            5_000_000,
+            id="files that were read give way",
+        ),
+        pytest.param({"memory.max": "8000000", "memory.current": "7000000"}, 1_000_000, id="nothing said about them"),
+        pytest.param({"memory.max": "max", "memory.current": "7000000"}, 10_240_000, id="no limit"),
+        pytest.param(
+            {
+                "memory/memory.limit_in_bytes": "8000000",
+                "memory/memory.usage_in_bytes": "7000000",
+                "memory/memory.stat": "inactive_file 1\ntotal_inactive_file 500000\n",
+            },
+            1_500_000,
+            id="the first version of control groups",
+        ),
+    ],
+)
+def test_free_host_memory_in_a_container(tmp_path: Any, files: dict[str, str], free: int) -> None:
+    (tmp_path / "meminfo").write_text("MemTotal:  20000 kB\nMemAvailable:   10000 kB\n")
+    (tmp_path / "memory").mkdir()
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    assert available_host(tmp_path / "meminfo", tmp_path) == free
