@@ -240,7 +240,7 @@ class Plan:
 
     @property
     def vllm_cache(self) -> int:
-        """Bytes of vLLM's key-value cache; 0 with the transformers sampler, whose cache is there only while it samples."""
+        """Bytes of vLLM's key-value cache; 0 with the transformers sampler, which has one only while it samples."""
         return sum(term.bytes for term in self.terms if term.name == CACHE and term.phase == "always")
 
     @property
@@ -278,7 +278,8 @@ class Plan:
         cache = f", {self.vllm_cache / GB:.1f} GB of it vLLM's key-value cache" if self.vllm_cache else ""
         verdict = "" if self.limit is None else f", {'of' if self.fits else 'more than'} {self.limit / GB:.1f} GB"
         return (
-            f"{self.token_budget:,} tokens a micro-step, {layers}: peak about {self.device_peak / GB:.1f} GB{verdict}{cache}"
+            f"{self.token_budget:,} tokens a micro-step, {layers}: peak about {self.device_peak / GB:.1f} GB"
+            f"{verdict}{cache}"
         )
 
 
@@ -463,7 +464,7 @@ def _most_rows(task: Task, config: GRPOConfig) -> int:
 
 
 def _least_rows(task: Task, config: GRPOConfig) -> int:
-    """Return the completions of a group, which the transformers sampler always decodes together; vLLM lets them wait."""
+    """Return the completions of a group, which the transformers sampler decodes together; vLLM lets them wait."""
     if config.engine == "vllm":
         return 1
     return max(config.num_generations, config.eval_samples if task.held_out else 1)
@@ -513,7 +514,8 @@ def make_plan(task: Task, config: GRPOConfig, *, free: int, free_host: int | Non
     """Return the fastest plan that fits; where none does, the smallest (its `fits` is false).
 
     Keeping everything is fastest, then computing layers again, then also letting their inputs wait on the host. Larger
-    micro-steps are faster up to `TARGET`, and so is sampling with more rows. `memory.mode`, `gradient_checkpointing` and `token_budget` hold where given.
+    micro-steps are faster up to `TARGET`, and so is sampling with more rows. `memory.mode`,
+    `gradient_checkpointing` and `token_budget` hold where given.
 
     Args:
         task: Model, prompts and device.

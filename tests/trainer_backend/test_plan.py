@@ -215,9 +215,7 @@ def test_the_mask_of_a_shared_row_is_in_it(checkpointing: bool) -> None:
 
 def test_the_mask_is_that_of_all_sequences_of_a_micro_step() -> None:
     """16 prompts of 512 tokens with 8 completions of 200: 8 sequences of 2,104 tokens in 16,832."""
-    rows = [
-        Row(tuple(range(1, 512)) + (number,), tuple(range(1, 201)), 1.0) for number in range(1, 17) for _ in range(8)
-    ]
+    rows = [Row((*range(1, 512), number), tuple(range(1, 201)), 1.0) for number in range(1, 17) for _ in range(8)]
     step = micro_steps(rows, 8 * 2104, layout="shared")[0]
     assert step.attention_mask is not None and step.input_ids.shape == (8, 2104)
     settings = config(max_completion_length=200, num_generations=8, per_device_train_batch_size=128)
@@ -225,7 +223,7 @@ def test_the_mask_is_that_of_all_sequences_of_a_micro_step() -> None:
     made = estimate(there, settings, token_budget=8 * 2104, checkpointing=True, mode="resident")
     both = 3 * step.attention_mask.numel()  # as bool, and as what attention adds in bfloat16
     assert both <= bytes_of(made, "attention mask") <= 1.01 * both
-    assert 512 + 8 * 200 < SHARED_WIDTH
+    assert SHARED_WIDTH > 512 + 8 * 200
 
 
 @pytest.mark.parametrize("family", ["qwen3", "gemma2", "gpt_neox"])
@@ -290,9 +288,7 @@ def test_vllm_has_its_own_copy_and_a_cache_of_a_given_size(shape_8b: Shape) -> N
 
 def test_vllm_holds_4_bit_weights_unquantised_unless_it_can_do_otherwise(shape_8b: Shape) -> None:
     settings = config(engine="vllm", load_in_4bit=True)
-    found = [
-        make_plan(task(shape_8b, sampler_in_4bit=can), settings, free=int(140 * GB)) for can in (False, True)
-    ]
+    found = [make_plan(task(shape_8b, sampler_in_4bit=can), settings, free=int(140 * GB)) for can in (False, True)]
     assert bytes_of(found[0], "weights of the sampler") == 2 * 8_030_261_248
     assert bytes_of(found[1], "weights of the sampler") == bytes_of(found[1], "weights")
 

@@ -592,6 +592,26 @@ def test_the_newest_adapter_samples_and_a_stale_one_is_found(tmp_path: Path, mon
     assert re.search(r"does not sample from adapter (version )?2:", notes_of(tmp_path / "stale"))
 
 
+def test_the_sampler_gets_an_adapter_when_it_is_to_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not after each of several updates on the same groups: vLLM reads an adapter from files."""
+    told: list[int] = []
+    update = TransformersSampler.update
+
+    def noted(self: TransformersSampler, version: int) -> None:
+        told.append(version)
+        update(self, version)
+
+    monkeypatch.setattr(TransformersSampler, "update", noted)
+    trainer(tmp_path, max_steps=6, num_iterations=3, check_logps_every=1, eval_dataset=ROWS).train()
+    assert told == [3, 6] and "does not sample" not in notes_of(tmp_path)
+
+
+def test_the_plan_is_held_against_what_the_first_step_took(tmp_path: Path) -> None:
+    trainer(tmp_path, max_steps=3).train()
+    (line,) = [line for line in log_of(tmp_path) if line["event"] == "memory"]
+    assert line["step"] == 1 and line["peak_gb"] > 0.1 and line["planned_gb"] > 0.7
+
+
 class Unquantised(TransformersSampler):
     """Samples from float32 weights with the adapter of a trainer that has them in 4 bits, as vLLM does on a CPU."""
 
@@ -921,7 +941,8 @@ def in_two_processes(*arguments: str | Path) -> list[tuple[int, str, str]]:
 
 
 def test_two_processes_train_one_model(tmp_path: Path) -> None:
-    file = write_job(tmp_path, {"grpo.max_steps": 3, "grpo.per_device_train_batch_size": 16, "run.save_steps": 2})
+    settings = {"grpo.max_steps": 3, "grpo.per_device_train_batch_size": 16, "run.save_steps": 2}
+    file = write_job(tmp_path, {**settings, "data.eval": "held_out.jsonl"})
     first, second = in_two_processes(file, "-o", tmp_path / "run")
     assert (first[0], second[0]) == (0, 0), (first, second)
     assert "adapter" in first[1] and not second[1]
@@ -929,6 +950,10 @@ def test_two_processes_train_one_model(tmp_path: Path) -> None:
     groups = list(read_generations(tmp_path / "run" / "generations.jsonl"))
     assert len(groups) == 3 * 4 and len({group.sample.id for group in groups[:8]}) == 8
     assert metrics_of(tmp_path / "run")[0]["rows/all"] == 32
+    for name in ("before", "after"):  # each process has sampled two of the four
+        held = list(read_generations(tmp_path / "run" / "held_out" / f"{name}.jsonl"))
+        assert [group.sample.id for group in held] == ["h0", "h1", "h2", "h3"] * 2
+        assert [len(group.completions) for group in held] == [1] * 4 + [4] * 4
     found = checkpoint.newest_valid(tmp_path / "run").checkpoint
     assert found is not None and len(found.random) == 2
 

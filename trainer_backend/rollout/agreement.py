@@ -54,7 +54,9 @@ class Agreement:
         found = f"{self.mean_abs:.2g} nats a token over {self.tokens:,} tokens (largest {self.max_abs:.2g})"
         if not self.stale(dtype, usual):
             start = f", {usual:.2g} before the first update" if usual else ""
-            return f"{sampler} samples from adapter {version}: its log-probs differ from the trainer's by {found}{start}"
+            return (
+                f"{sampler} samples from adapter {version}: its log-probs differ from the trainer's by {found}{start}"
+            )
         explained = f"{MEAN_LIMIT[dtype]:g} that rounding in {str(dtype).removeprefix('torch.')} explains"
         if WIDER * usual > MEAN_LIMIT[dtype]:
             explained = f"{WIDER:g} times the {usual:.2g} that they differed by before the first update"

@@ -351,8 +351,9 @@ def kept_state(environment: Mapping[str, str] | None = None) -> Iterator[None]:
 
 
 def _keep_torch(after: contextlib.ExitStack) -> None:
-    if torch.cuda.is_initialized():
-        after.callback(torch.cuda.set_device, torch.cuda.current_device())  # vLLM makes its own one the current one
+    cuda: Any = torch.cuda  # some of it has no types
+    if cuda.is_initialized():
+        after.callback(cuda.set_device, cuda.current_device())  # vLLM makes its own one the current one
     # vLLM replaces this function by one that does nothing.
     set_num_threads, threads = torch.set_num_threads, torch.get_num_threads()
 
