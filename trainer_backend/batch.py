@@ -34,6 +34,7 @@ import torch
 
 from trainer_backend.errors import TensorError
 from trainer_backend.model.forward import PADDING, prefix_mask
+from trainer_backend.plan import SHARED_WIDTH
 
 Numbers: TypeAlias = "Sequence[float] | torch.Tensor"
 """One number a token: a sequence, or a tensor with one dimension."""
@@ -42,9 +43,6 @@ Layout: TypeAlias = Literal["apart", "shared"]
 
 WORTH = 1.15
 """A shared layout is taken for a prompt when it saves at least this factor of tokens."""
-
-SHARED_WIDTH = 8192
-"""Tokens of a shared sequence at most: its mask has width x width places."""
 
 
 @dataclass(frozen=True, eq=False)

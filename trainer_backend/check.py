@@ -162,6 +162,7 @@ def look(job: Job, *, say: Callable[[str], object] | None = None) -> Report:
         engine = after.enter_context(setup.open_engine(job))
         world = World.join()
         after.callback(world.leave)
+        setup.check_processes(config, world.size)
         if not world.first:
             tell = _quiet
         encoded = setup.encode_job(job)

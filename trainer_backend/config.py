@@ -693,6 +693,11 @@ def _check_schedule(config: GRPOConfig) -> None:
             f"grpo.warmup_steps is {config.warmup_steps} of {config.max_steps} max_steps, so the rate would never be"
             " reached"
         )
+    if config.load_in_4bit and (config.gguf_file is not None or str(config.model or "").endswith(".gguf")):
+        raise ValueError(
+            "model.load_in_4bit cannot be used with a .gguf file, which is read into plain weights; name the folder of"
+            " the model before it was converted, or leave load_in_4bit out"
+        )
     if config.load_in_4bit and config.dtype == "auto":
         raise ValueError('model.dtype is what 4-bit weights compute in; set "bfloat16" or "float32"')
 

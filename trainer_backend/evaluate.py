@@ -24,6 +24,7 @@ from rewardkit.report.text import counted, percent, three
 from rewardkit.stats import PairedDifference, mean_pass_at_k, moments, paired_difference
 from rewardkit.types import Generation
 from trainer_backend.data import Prompt
+from trainer_backend.parallel import World
 from trainer_backend.rollout.types import Rollout, Sampler
 from trainer_backend.runlog import as_generation
 
@@ -121,6 +122,7 @@ def held_out(
     reward: str = "total",
     seed: int = 0,
     step: int | None = None,
+    world: World | None = None,
 ) -> HeldOut:
     """Sample and score the held-out prompts: one greedy completion each, and `samples` drawn ones.
 
@@ -132,6 +134,7 @@ def held_out(
         reward: Which of the engine's rewards is measured.
         seed: Of the run; the same before and after.
         step: For rewards that change with the step: what the generations say they are of.
+        world: The processes, each of which takes its share and returns the whole; None: only this one.
 
     Raises:
         UsageError: The engine has no such reward, or there are no prompts.
@@ -140,8 +143,9 @@ def held_out(
         raise UsageError(f"there is no reward {reward!r} to measure; there are {', '.join(engine.rewards)}")
     if not prompts:
         raise UsageError("there are no held-out prompts to measure; give data.eval a file with rows")
-    greedy = _measure(sampler, engine, prompts, 1, reward, seed, step, greedy=True)
-    sampled = _measure(sampler, engine, prompts, samples, reward, seed, step, greedy=False) if samples else None
+    world = world or World()
+    greedy = _measure(sampler, engine, prompts, 1, reward, seed, step, world, greedy=True)
+    sampled = _measure(sampler, engine, prompts, samples, reward, seed, step, world, greedy=False) if samples else None
     return HeldOut(tuple(prompt.sample.id for prompt in prompts), greedy, sampled, samples)
 
 
@@ -153,19 +157,22 @@ def _measure(
     reward: str,
     seed: int,
     step: int | None,
+    world: World,
     *,
     greedy: bool,
 ) -> Measured:
     places: list[int] = []
+    mine, own_seed = world.share(prompts), seed ^ _SEED ^ (world.rank << 32)
 
     def arriving() -> Iterator[Generation]:
         """Groups as soon as they are sampled, so that they are scored while others are drawn."""
-        for place, rollout in sampler.sample(prompts, n, seed=seed ^ _SEED, greedy=greedy):
+        for place, rollout in sampler.sample(mine, n, seed=own_seed, greedy=greedy):
             places.append(place)
             yield _generation(rollout, step, "greedy" if greedy else "sampled")
 
     scored = list(engine.score(arriving()))
-    groups = tuple(group for _, group in sorted(zip(places, scored, strict=True), key=lambda pair: pair[0]))
+    own = [group for _, group in sorted(zip(places, scored, strict=True), key=lambda pair: pair[0])]
+    groups = tuple(world.collect(own))
     values = [[score.value for score in group.scores[reward] if score.value is not None] for group in groups]
     every = [completion for group in groups for completion in group.generation.completions]
     known = all(value in (0.0, 1.0) for column in values for value in column)

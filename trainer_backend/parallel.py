@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
@@ -22,6 +23,10 @@ import torch.distributed as dist
 from rewardkit.errors import UsageError
 
 T = TypeVar("T")
+
+PATIENCE = timedelta(hours=3)
+"""How long a process waits for the others. torch's 10 minutes (NCCL) and 30 (gloo) are less than slow rewards may take;
+a process that has died is noticed by what started them."""
 
 BUCKET = 67_108_864
 """Bytes of gradients that are sent in one piece."""
@@ -72,7 +77,8 @@ class World:
             kind = torch.device("cuda", local)
             torch.cuda.set_device(kind)
         if not dist.is_initialized():
-            dist.init_process_group("nccl" if kind.type == "cuda" else "gloo", rank=rank, world_size=size)
+            backend = "nccl" if kind.type == "cuda" else "gloo"
+            dist.init_process_group(backend, rank=rank, world_size=size, timeout=PATIENCE)
         return cls(rank, size, kind)
 
     @property
@@ -83,6 +89,14 @@ class World:
     def share(self, items: Sequence[T]) -> list[T]:
         """Return this process's items: every `size`-th, so that neighbours in length are spread."""
         return list(items[self.rank :: self.size])
+
+    def collect(self, mine: Sequence[T]) -> list[T]:
+        """Return the items of all processes in the order that they had before `share`, in all of them."""
+        parts = self.gather(list(mine))
+        found: list[T] = []
+        for at in range(sum(map(len, parts))):
+            found.append(parts[at % self.size][at // self.size])
+        return found
 
     def sums(self, values: Iterable[float]) -> list[float]:
         """Return the sums over all processes, in float64; every process gives as many."""

@@ -19,17 +19,18 @@ vocabulary, r the adapter's rank, N(x) the numbers in x. GB are 10^9 bytes.
 | | L T ((4b + n/2) H + 4b F + 2b D (h + k) + 4h + 7b r) | |
 | one layer | what the backward pass of a layer has alive; with checkpointing: | training |
 | | T ((5b + n) H + 6b F + 2b D (h + k) + 4h + 6b r), without: T (5b H + 2b F) | |
-| attention mask | (b + 1) W^2, where completions share a prompt; a layer then has T 2b D (h - k) more | training |
+| attention mask | (b + 1) T W, where completions share a prompt; a layer then has T 2b D (h - k) more | training |
 | attention scores | T h W s, where no kernel avoids them; W is the longest row: s = 8 + s0 in one layer, | training |
 | | s0 in each that is kept; s0 is 4, b more with a soft cap, b more where b < 4 | |
 | head | T (4b + n) H and a chunk of `ops.linear_logps`; through logits 12 T V; not while a layer is | training |
 | gaps in the heap | on a CPU: as much again as is alive in a pass (see `HEAP`) | training |
-| key-value cache | rows (P + R) L 2 b k D | sampling |
+| key-value cache | rows (P + R) L 2 b k D; as many rows as fit, `SAMPLED_ROWS` and one step at most | sampling |
 | logits | 12 rows V: float32 logits, probabilities, and what sorts them | sampling |
 | prefill | tokens b (6 H + 3 F) | sampling |
 
-The peak is what is always there and the larger of training and sampling. With the vLLM engine, its key-value cache
-and its own copy of the weights are there always.
+The peak is what is always there and the larger of training and sampling. With the vLLM engine, its key-value cache,
+its own copy of the weights (as NF4 where it can) and what `VLLM` says are there always. That cache is given in bytes:
+`rollout.kv_cache_memory_gb`, or room for the completions of a step, at most half of what the weights leave.
 
 The formulas for one layer are those of Llama's block with LoRA on all linear layers and attention that keeps no scores.
 Tests hold them against what a CPU really allocates. Other families keep somewhat more (Gemma's four norms) or less.
@@ -37,6 +38,7 @@ Tests hold them against what a CPU really allocates. Other families keep somewha
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -58,6 +60,13 @@ GB = 1e9
 RUNTIME = {"cuda": 600_000_000, "cpu": 700_000_000}
 """The CUDA context with its libraries' workspaces; Python with torch, transformers and peft imported."""
 
+VLLM = {"cuda": 2_500_000_000, "cpu": 500_000_000}
+"""What vLLM has beside weights and cache: room for an adapter in every layer, workspaces, CUDA graphs. On an H200 with
+0.25.1 and an 8B model about 2.7 GB with its adapter."""
+
+CACHE_BLOCK = 128
+"""Tokens that vLLM's cache is dealt out in at a time: 16 on a GPU, 128 on a CPU."""
+
 HEAP = 1.0
 """What a CPU's allocator holds beside the tensors that are alive, as a share of them.
 
@@ -76,18 +85,21 @@ WORTHWHILE = {"cuda": 4_096, "cpu": 512}
 """Tokens of a micro-step down to which it is faster to keep everything than to compute layers again."""
 
 SAMPLED_ROWS = 256
-"""Completions that the transformers sampler decodes together at most."""
+"""Completions that a sampler decodes together at most."""
 
 PREFILL = 8_192
-"""Prompt tokens that it takes in one forward pass."""
+"""Prompt tokens that a sampler takes in one forward pass."""
 
 SHARED_WIDTH = 8_192
-"""Tokens of a row with a shared prompt at most (`batch.SHARED_WIDTH`)."""
+"""Tokens of a sequence with a shared prompt at most: its mask has width x width places."""
 
 _CGROUP = (
-    ("memory.max", "memory.current"),
-    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
 )
+"""A container's limit, what it uses, and what of that are files read before, which give way."""
+
+CACHE = "key-value cache"
 
 HEADROOM = 0.95
 """Share of the free memory that a plan uses: allocators lose some to fragments."""
@@ -188,6 +200,7 @@ class Plan:
         mode: "resident", or "offload": layer inputs wait on the host.
         checkpointing: Whether layers are computed again in the backward pass.
         token_budget: Tokens of a micro-step.
+        rows: Completions that are decoded together, or that vLLM's key-value cache is made for.
         device: "cuda" or "cpu".
         limit, host_limit: Bytes that it may take; None: not known.
     """
@@ -196,6 +209,7 @@ class Plan:
     mode: Literal["resident", "offload"]
     checkpointing: bool
     token_budget: int
+    rows: int
     device: str
     limit: int | None = None
     host_limit: int | None = None
@@ -223,6 +237,11 @@ class Plan:
     def host_peak(self) -> int:
         """Host memory beside what the process itself needs, in bytes."""
         return self.total("always", "training", "layer", "head", "sampling", place="host")
+
+    @property
+    def vllm_cache(self) -> int:
+        """Bytes of vLLM's key-value cache; 0 with the transformers sampler, which has one only while it samples."""
+        return sum(term.bytes for term in self.terms if term.name == CACHE and term.phase == "always")
 
     @property
     def fits(self) -> bool:
@@ -256,9 +275,11 @@ class Plan:
         layers = (
             f"layers computed again, their inputs {inputs}" if self.checkpointing else "everything kept for backward"
         )
+        cache = f", {self.vllm_cache / GB:.1f} GB of it vLLM's key-value cache" if self.vllm_cache else ""
         verdict = "" if self.limit is None else f", {'of' if self.fits else 'more than'} {self.limit / GB:.1f} GB"
         return (
-            f"{self.token_budget:,} tokens a micro-step, {layers}: peak about {self.device_peak / GB:.1f} GB{verdict}"
+            f"{self.token_budget:,} tokens a micro-step, {layers}: peak about {self.device_peak / GB:.1f} GB"
+            f"{verdict}{cache}"
         )
 
 
@@ -275,6 +296,8 @@ class Task:
         folded: Whether the sampler folds the adapter into a copy of the weights.
         dense: Whether log-probs go through the model's logits (`forward.Dense`).
         skipped: Parts of names of the layers that a 4-bit checkpoint leaves as they are.
+        held_out: Whether held-out prompts are sampled: all at once, so more rows than a step has.
+        sampler_in_4bit: Whether vLLM holds its copy of 4-bit weights as NF4, too.
     """
 
     shape: Shape
@@ -285,6 +308,8 @@ class Task:
     folded: bool = False
     dense: bool = False
     skipped: tuple[str, ...] = ()
+    held_out: bool = False
+    sampler_in_4bit: bool = False
 
     def longest(self, config: GRPOConfig) -> int:
         """Return the tokens of the longest row."""
@@ -292,7 +317,13 @@ class Task:
 
 
 def estimate(
-    task: Task, config: GRPOConfig, *, token_budget: int, checkpointing: bool, mode: Literal["resident", "offload"]
+    task: Task,
+    config: GRPOConfig,
+    *,
+    token_budget: int,
+    checkpointing: bool,
+    mode: Literal["resident", "offload"],
+    rows: int | None = None,
 ) -> Plan:
     """Return what a run takes on one of the paths; see the module's text for each term.
 
@@ -302,17 +333,23 @@ def estimate(
         token_budget: Tokens of a micro-step. A step that has fewer counts with what it has.
         checkpointing: Whether layers are computed again.
         mode: Where their inputs wait.
+        rows: Completions that are decoded together; None: as many as are of use.
     """
     tokens = min(token_budget, config.completions_per_step * task.longest(config))
-    terms = [*_always(task, config), *_training(task, config, tokens, checkpointing, mode), *_sampling(task, config)]
+    rows = rows or _most_rows(task, config)
+    terms = [
+        *_always(task, config, rows),
+        *_training(task, config, tokens, checkpointing, mode),
+        *_sampling(task, config, rows),
+    ]
     if task.device == "cpu":
-        alive = Plan(tuple(terms), "resident", checkpointing, token_budget, "cpu")
+        alive = Plan(tuple(terms), "resident", checkpointing, token_budget, rows, "cpu")
         passing = alive.training - alive.total("always")
         terms.append(Term("gaps in the heap", int(HEAP * passing), f"{HEAP:g} x {passing:,}", "training"))
-    return Plan(tuple(terms), mode if checkpointing else "resident", checkpointing, token_budget, task.device)
+    return Plan(tuple(terms), mode if checkpointing else "resident", checkpointing, token_budget, rows, task.device)
 
 
-def _always(task: Task, config: GRPOConfig) -> Iterator[Term]:
+def _always(task: Task, config: GRPOConfig, rows: int) -> Iterator[Term]:
     shape, b = task.shape, task.number
     quantised = [
         inputs * outputs
@@ -325,7 +362,10 @@ def _always(task: Task, config: GRPOConfig) -> Iterator[Term]:
     numbers = adapter_numbers(shape, config)
     yield Term("weights", weights, how)
     if config.engine == "vllm":
-        yield Term("weights of the sampler", weights, "vLLM's own copy")
+        own = weights if task.sampler_in_4bit else shape.parameters * b
+        yield Term("weights of the sampler", own, "vLLM's own copy")
+        yield Term("vLLM", VLLM[task.device], "an adapter's room, workspaces, graphs")
+        yield _vllm_cache(task, config, rows)
     elif task.folded:
         under = sum(inputs * outputs for name, inputs, outputs in shape.linears if _adapted(name, config))
         yield Term("folded weights", under * b, f"{b} x {under:,}")
@@ -333,9 +373,20 @@ def _always(task: Task, config: GRPOConfig) -> Iterator[Term]:
     yield Term("gradients", 4 * numbers, f"4 x {numbers:,}")
     state = {"adamw_torch": 8, "adamw_8bit": 2, "sgd": 0}[config.optim]
     yield Term("optimizer", state * numbers, f"{state} x {numbers:,} ({config.optim})")
-    if config.engine == "vllm" and config.kv_cache_memory_gb is not None:
-        yield Term("key-value cache", int(config.kv_cache_memory_gb * GB), "rollout.kv_cache_memory_gb")
     yield Term("runtime", RUNTIME[task.device], "libraries and context")
+
+
+def _vllm_cache(task: Task, config: GRPOConfig, rows: int) -> Term:
+    if config.kv_cache_memory_gb is not None:
+        return Term(CACHE, int(config.kv_cache_memory_gb * GB), "rollout.kv_cache_memory_gb")
+    blocks = rows * -(-task.longest(config) // CACHE_BLOCK) + 1  # it keeps one for itself
+    each = CACHE_BLOCK * _cached_token(task, 1 if config.kv_cache_dtype.startswith("fp8") else task.number)
+    return Term(CACHE, blocks * each, f"{rows} x {task.longest(config):,} tokens, {blocks:,} blocks of {each:,}")
+
+
+def _cached_token(task: Task, number: int) -> int:
+    """Return the bytes of a token's keys and values in all layers."""
+    return task.shape.layers * 2 * number * task.shape.kv_heads * task.shape.head_dim
 
 
 def nf4_bytes(numbers: int) -> int:
@@ -396,7 +447,8 @@ def _training(
         how = f"{t} x {s.heads} x {longest:,} x {each} (no fused kernel)"
         yield Term("attention scores", tokens * s.heads * longest * each, how, "layer" if checkpointing else "training")
     if width:
-        yield Term("attention mask", (b + 1) * width**2, f"{b + 1} x {width:,}^2", "training")
+        # Of each sequence width x width; all sequences of a micro-step together have its tokens.
+        yield Term("attention mask", (b + 1) * tokens * width, f"{b + 1} x {t} x {width:,}", "training")
     if task.dense:
         yield Term("head", 12 * tokens * s.vocabulary, f"12 x {t} x {s.vocabulary:,} (logits)", "head")
     else:
@@ -404,17 +456,53 @@ def _training(
         yield Term("head", tokens * each + CHUNK_BYTES, f"{t} x {each:,} + a chunk", "head")
 
 
-def _sampling(task: Task, config: GRPOConfig) -> Iterator[Term]:
+def _most_rows(task: Task, config: GRPOConfig) -> int:
+    """Return how many completions are decoded together where memory is no matter; vLLM's cache is there for training,
+    too, so it is made for the completions of a step."""
+    most = SAMPLED_ROWS if task.held_out and config.engine != "vllm" else min(SAMPLED_ROWS, config.completions_per_step)
+    return max(most, _least_rows(task, config))
+
+
+def _least_rows(task: Task, config: GRPOConfig) -> int:
+    """Return the completions of a group, which the transformers sampler decodes together; vLLM lets them wait."""
     if config.engine == "vllm":
-        return
+        return 1
+    return max(config.num_generations, config.eval_samples if task.held_out else 1)
+
+
+def _rows(task: Task, config: GRPOConfig, limit: int) -> list[int]:
+    """Return the numbers of rows to try, the largest first."""
+    most, least = _most_rows(task, config), _least_rows(task, config)
+    if config.engine != "vllm":
+        return _halved(most, least)
+    if config.kv_cache_memory_gb is not None:
+        return [most]
+    # The cache is held while training, so it must not take what training needs: half of what the rest leaves.
+    terms = list(_always(task, config, most))
+    rest = sum(term.bytes for term in terms if term.name != CACHE)
+    cache = next(term.bytes for term in terms if term.name == CACHE)
+    most = min(most, (limit - rest) // 2 * most // cache)
+    return _halved(max(most, least), least)
+
+
+def _halved(most: int, least: int) -> list[int]:
+    """Return `most` and its halves, `least` at the end."""
+    found = [most]
+    while found[-1] // 2 >= least:
+        found.append(found[-1] // 2)
+    return found if found[-1] == least else [*found, least]
+
+
+def _sampling(task: Task, config: GRPOConfig, rows: int) -> Iterator[Term]:
     s, b = task.shape, task.number
-    rows = SAMPLED_ROWS if config.eval is not None else min(SAMPLED_ROWS, config.completions_per_step)
     length = task.longest(config)
-    cache = rows * length * s.layers * 2 * b * s.kv_heads * s.head_dim
-    how = f"{rows} x {length:,} x {s.layers} x 2 x {b} x {s.kv_heads * s.head_dim:,}"
-    yield Term("key-value cache", cache, how, "sampling")
+    if config.engine == "vllm":
+        rows, prefill = SAMPLED_ROWS, PREFILL  # it tries out what it can hold at once
+    else:
+        how = f"{rows} x {length:,} x {s.layers} x 2 x {b} x {s.kv_heads * s.head_dim:,}"
+        yield Term(CACHE, rows * length * _cached_token(task, b), how, "sampling")
+        prefill = min(PREFILL, rows * task.longest_prompt)
     yield Term("logits", 12 * rows * s.vocabulary, f"12 x {rows} x {s.vocabulary:,}", "sampling")
-    prefill = min(PREFILL, rows * task.longest_prompt)
     each = b * (6 * s.hidden + 3 * s.intermediate)
     yield Term("prefill", prefill * each, f"{prefill:,} x {each:,}", "sampling")
 
@@ -426,7 +514,8 @@ def make_plan(task: Task, config: GRPOConfig, *, free: int, free_host: int | Non
     """Return the fastest plan that fits; where none does, the smallest (its `fits` is false).
 
     Keeping everything is fastest, then computing layers again, then also letting their inputs wait on the host. Larger
-    micro-steps are faster up to `TARGET`. `memory.mode`, `gradient_checkpointing` and `token_budget` hold where given.
+    micro-steps are faster up to `TARGET`, and so is sampling with more rows. `memory.mode`,
+    `gradient_checkpointing` and `token_budget` hold where given.
 
     Args:
         task: Model, prompts and device.
@@ -438,15 +527,18 @@ def make_plan(task: Task, config: GRPOConfig, *, free: int, free_host: int | Non
     if config.fit_in is not None:
         limit = min(limit, int(config.fit_in * GB))
     smallest = None
-    for path in _paths(task, config):
-        for tokens in _budgets(task, config, path.least):
-            found = estimate(task, config, token_budget=tokens, checkpointing=path.checkpointing, mode=path.mode)
-            found = replace(found, limit=limit, host_limit=free_host)
-            if found.fits:
-                return found
-            if smallest is None or found.device_peak <= smallest.device_peak:
-                smallest = found
-    assert smallest is not None  # there is always a path and a budget
+    for rows in _rows(task, config, limit):
+        for path in _paths(task, config):
+            for tokens in _budgets(task, config, path.least):
+                found = estimate(
+                    task, config, token_budget=tokens, checkpointing=path.checkpointing, mode=path.mode, rows=rows
+                )
+                found = replace(found, limit=limit, host_limit=free_host)
+                if found.fits:
+                    return found
+                if smallest is None or found.device_peak <= smallest.device_peak:
+                    smallest = found
+    assert smallest is not None  # there are always rows, a path and a budget
     return smallest
 
 
@@ -479,11 +571,7 @@ def _budgets(task: Task, config: GRPOConfig, least: int) -> Sequence[int]:
     if config.token_budget is not None:
         return [max(longest, config.token_budget)]
     most = max(longest, TARGET[task.device])
-    least = max(longest, min(least, most))
-    found = [most]
-    while found[-1] // 2 >= least:
-        found.append(found[-1] // 2)
-    return found if found[-1] == least else [*found, least]
+    return _halved(most, max(longest, min(least, most)))
 
 
 def free_memory(device: torch.device | str) -> tuple[int, int | None]:
@@ -494,22 +582,38 @@ def free_memory(device: torch.device | str) -> tuple[int, int | None]:
     return available_host(), None
 
 
-def available_host() -> int:
-    """Return the bytes of host memory that can be had without swapping; a container's limit counts."""
+def available_host(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return the bytes of host memory that can be had without swapping; a container's limit counts.
+
+    Args:
+        meminfo: Where Linux says what the machine has.
+        cgroup: Where it says what the container has.
+    """
     found = []
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        found += [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
-    except (OSError, ValueError, IndexError):
-        pass
-    for limit, used in _CGROUP:
+    with contextlib.suppress(OSError, ValueError):
+        found.append(1024 * _number_of(meminfo, "MemAvailable:"))
+    for limit, used, stat, files in _CGROUP:
         try:
-            folder = Path("/sys/fs/cgroup")
-            left = int((folder / limit).read_text()) - int((folder / used).read_text())
+            left = int((cgroup / limit).read_text()) - int((cgroup / used).read_text())
         except (OSError, ValueError):  # "max": no limit
             continue
+        with contextlib.suppress(OSError, ValueError):
+            left += _number_of(cgroup / stat, files)
         found.append(max(0, left))
     return min(found) if found else 2**33
+
+
+def _number_of(file: Path, name: str) -> int:
+    """Return the number behind a name in a file of such lines.
+
+    Raises:
+        OSError, ValueError: There is none.
+    """
+    for line in file.read_text(encoding="ascii").splitlines():
+        parts = line.split()
+        if len(parts) > 1 and parts[0] == name:
+            return int(parts[1])
+    raise ValueError(f"{file} has no {name}")
 
 
 # ------------------------------------------------------------------------------------------------------- what would fit
@@ -571,8 +675,11 @@ def does_not_fit(task: Task, config: GRPOConfig, plan: Plan) -> str:
 
 def _least(task: Task, config: GRPOConfig) -> int:
     """Return the smallest peak of the paths that the settings leave open."""
+    rows = _least_rows(task, config)
     return min(
-        estimate(task, config, token_budget=tokens, checkpointing=path.checkpointing, mode=path.mode).device_peak
+        estimate(
+            task, config, token_budget=tokens, checkpointing=path.checkpointing, mode=path.mode, rows=rows
+        ).device_peak
         for path in _paths(task, config)
         for tokens in _budgets(task, config, 0)
     )
@@ -589,6 +696,8 @@ def _options(task: Task, config: GRPOConfig) -> Iterable[tuple[tuple[str, Any], 
         yield (("memory.mode", "offload"),)
     if not config.load_in_4bit:
         yield (("model.load_in_4bit", True),)
+    if config.engine == "vllm" and config.kv_cache_memory_gb is not None:
+        yield (("rollout.kv_cache_memory_gb", round(config.kv_cache_memory_gb / 2, 2)),)
     if config.optim == "adamw_torch":
         yield (("grpo.optim", "adamw_8bit"),)
     if config.r > 8:

@@ -345,10 +345,45 @@ def make_room(job: Job, encoded: Encoded, device: torch.device) -> Room | None:
         shared=True,
         folded=folds(config, dtype, device),
         skipped=tuple(quantised.get("llm_int8_skip_modules") or ()),
+        held_out=bool(encoded.held_out),
     )
+    if config.engine == "vllm":
+        task = replace(task, sampler_in_4bit=_vllm_in_4bit(job, quantised, device))
     free, free_host = planning.free_memory(device)
     plan = planning.make_plan(task, config, free=free, free_host=free_host)
     return Room(free, free_host, task, config, plan)
+
+
+def _vllm_in_4bit(job: Job, quantised: Mapping[str, Any], device: torch.device) -> bool:
+    """Return whether the installed vLLM can hold 4-bit weights.
+
+    Raises:
+        UsageError: The checkpoint has only such, and it cannot.
+        MissingExtra: There is no vLLM.
+    """
+    from trainer_backend.rollout.vllm_sampler import TESTED, installed, quantises
+
+    found = quantises(device)
+    if not found and job.model is None and quantised.get("quant_method") == "bitsandbytes":
+        raise UsageError(
+            f"{job.config.model} is stored as weights of bitsandbytes, which {' '.join(installed())} cannot read on a"
+            f" {device.type.upper()}; name the unquantised model and set load_in_4bit = true, or set rollout.engine ="
+            f' "transformers", or take a GPU with vllm {TESTED["vllm"][0]}'
+        )
+    return found
+
+
+def check_processes(config: GRPOConfig, processes: int) -> None:
+    """Refuse vLLM in several processes.
+
+    Raises:
+        UsageError: It was asked for.
+    """
+    if processes > 1 and config.engine == "vllm":
+        raise UsageError(
+            f'rollout.engine is "vllm" and there are {processes} processes: each would start its engine on the first'
+            ' GPU; start one process, or set rollout.engine = "transformers"'
+        )
 
 
 def model_settings(job: Job) -> Any:
@@ -399,8 +434,10 @@ class Ready:
     undo: Callable[[], None] | None = None
 
     def close(self) -> None:
-        """Free what the sampler holds, and leave a model of the user's without our checkpoints."""
+        """Free what sampler and store hold, and leave a model of the user's without our checkpoints."""
         self.sampler.close()
+        if self.store is not None:
+            self.store.close()
         if self.undo is not None:
             self.undo()
 
@@ -433,7 +470,7 @@ def make_ready(
         restore(loaded)
     store = undo = None
     if room is not None and room.plan.checkpointing:
-        store = LayerInputs(mover_for(device)) if room.plan.mode == "offload" else None
+        store = LayerInputs(mover_for(device, room.free_host)) if room.plan.mode == "offload" else None
         undo = checkpoint_layers(loaded.model, store)
     policy = Policy(
         loaded.model,
@@ -451,7 +488,17 @@ def make_ready(
         max_completion_length=config.max_completion_length,
         top_entropy_quantile=config.top_entropy_quantile,
     )
-    return Ready(loaded, policy, settings, make_sampler(job, loaded, encoded.longest), room, start, store, undo)
+    sampler = make_sampler(job, loaded, encoded.longest, room)
+    if sampler.differs:
+        loaded = replace(loaded, notes=(*loaded.notes, f"{sampler.differs}. {_corrected(config)}"))
+    return Ready(loaded, policy, settings, sampler, room, start, store, undo)
+
+
+def _corrected(config: GRPOConfig) -> str:
+    """Say what becomes of tokens that were drawn from other weights than those that are trained."""
+    if config.correction == "none":
+        return "grpo.vllm_importance_sampling_correction is false, so nothing corrects for it, and gradients are biased"
+    return f"The importance-sampling correction ({config.correction}) weighs each token by how far they are apart"
 
 
 def _reference(model: nn.Module) -> AbstractContextManager[object]:
@@ -469,8 +516,13 @@ def folds(config: GRPOConfig, dtype: torch.dtype, device: torch.device) -> bool:
     return dtype == torch.float32 and device.type == "cpu" and not config.load_in_4bit
 
 
-def make_sampler(job: Job, loaded: Loaded, longest: int) -> Sampler:
+def make_sampler(job: Job, loaded: Loaded, longest: int, room: Room | None) -> Sampler:
     """Return what samples from the model as it is now.
+
+    Args:
+        job, loaded: What is trained.
+        longest: Tokens of the longest prompt.
+        room: The plan, which says how much is sampled at once; None: as much as is of use.
 
     Raises:
         RewardkitError: The sampler cannot take these options or this model, or is not installed.
@@ -478,7 +530,7 @@ def make_sampler(job: Job, loaded: Loaded, longest: int) -> Sampler:
     config = job.config
     options = SamplingOptions.from_config(config)
     if config.engine == "vllm":
-        from trainer_backend.rollout.vllm_sampler import VllmSampler
+        from trainer_backend.rollout.vllm_sampler import CACHE_BYTES, VllmSampler
 
         source = Source(loaded.name) if job.model is not None else find(config)
         return VllmSampler(
@@ -492,14 +544,21 @@ def make_sampler(job: Job, loaded: Loaded, longest: int) -> Sampler:
             device=loaded.device,
             revision=source.revision,
             kv_cache_dtype=config.kv_cache_dtype,
-            kv_cache_gigabytes=config.kv_cache_memory_gb,
+            kv_cache_bytes=room.plan.vllm_cache if room is not None else CACHE_BYTES,
+            four_bit=any(type(module).__name__ == "Linear4bit" for module in loaded.model.modules()),
             allow_untested=config.allow_untested,
         )
     made = [folds(config, loaded.dtype, loaded.device), False]
     for fold in made if made[0] else made[1:]:
         try:
             return TransformersSampler(
-                loaded.model, loaded.tokenizer, options, head=loaded.head, eos_ids=loaded.eos_ids, fold=fold
+                loaded.model,
+                loaded.tokenizer,
+                options,
+                head=loaded.head,
+                eos_ids=loaded.eos_ids,
+                max_rows=room.plan.rows if room is not None else planning.SAMPLED_ROWS,
+                fold=fold,
             )
         except UsageError:
             if not fold:

@@ -44,7 +44,7 @@ from trainer_backend.model.forward import Dense
 from trainer_backend.model.load import Loaded
 from trainer_backend.optim import build_optimizer, build_scheduler
 from trainer_backend.parallel import World
-from trainer_backend.rollout.agreement import compare
+from trainer_backend.rollout.agreement import FEWEST, compare
 from trainer_backend.runlog import RunLog, run_path
 from trainer_backend.setup import Job, Ready, RewardFunctions
 from trainer_backend.step import StepResult, score, update
@@ -193,6 +193,7 @@ def _train(job: Job, options: TrainOptions, callbacks: Sequence[Callback], strea
         engine = after.enter_context(setup.open_engine(job))
         world = World.join()
         after.callback(world.leave)
+        setup.check_processes(config, world.size)
         folder = options.resume or run_path(config, job.stem, data=job.data_hash)
         log = after.enter_context(_log(folder, config, options)) if world.first else None
         found = _newest(folder) if options.resume is not None else None
@@ -290,6 +291,9 @@ class _Run:
     metrics: dict[str, float] = field(default_factory=dict)
     why: str = ""
     stopped: bool = False
+    moved: bool = False  # the adapter, since the sampler was told
+    compared: bool = False  # the plan's memory, with what a step took
+    usual: float | None = None  # what a sampler with other base weights differed by before the first update
     saved_step: int | None = None
     position: int | None = None  # in the data, before the groups in hand were drawn; None: they were trained on
     in_hand: Judged | None = None  # groups that are not written yet
@@ -362,6 +366,7 @@ class _Run:
         self.counted = _Counted(**progress.counters)
         self.before = self._measured_before(progress.extra.get("before"))
         self.metrics = dict(progress.extra.get("metrics") or {})
+        self.usual = progress.extra.get("usual")
         self.saved_step = self.step
         self.ready.sampler.update(self.step)
 
@@ -440,6 +445,7 @@ class _Run:
                 if own is not None and not result.skipped:
                     metrics |= self._agreement(drawn, rows, own)
                 self._tell(metrics, judged if first else None)
+                self._compare_with_plan(metrics)
                 if self.counted.skipped_in_a_row >= self.config.max_nan_steps:
                     self.why = (
                         f"the gradient was not finite in {int(self.counted.skipped_in_a_row)} steps in a row"
@@ -455,6 +461,24 @@ class _Run:
                 self._save()
         return "done"
 
+    def _compare_with_plan(self, metrics: Mapping[str, float]) -> None:
+        """Write down what the first step took beside what was planned; say it where a GPU's plan was too small."""
+        room = self.ready.room
+        if self.compared or room is None:
+            return
+        self.compared = True
+        took = metrics["memory/peak_gb"]
+        if room.plan.device == "cuda":
+            took += planning.RUNTIME["cuda"] / planning.GB  # is not allocated by torch
+        planned = room.plan.device_peak / planning.GB
+        if self.log is not None:
+            self.log.log("memory", step=self.step, peak_gb=took, planned_gb=planned)
+        if room.plan.device == "cuda" and took > planned:
+            self._note(
+                f"memory: step {self.step} took {took:.1f} GB, more than the {planned:.1f} that were planned; if a"
+                " later one runs out, lower memory.fit_in by the difference"
+            )
+
     def _anywhere(self, asked: bool) -> bool:
         """Whether any process was asked to end: all end together."""
         return self.world.highest([float(asked)])[0] > 0
@@ -466,26 +490,34 @@ class _Run:
         taken = self.order.take(config.prompts_per_step * world.size)
         prompts = [self.encoded.prompts[at] for at in world.share(taken)]
         seed = _seed(config.seed, self.step + 1, world.rank)
+        self._refresh()
         drawn = groups.draw(
             self.ready.sampler, self.engine, prompts, config.num_generations, seed=seed, step=self.step + 1
         )
         return drawn, groups.judge(drawn, config, world)
 
     def _update(self, rows: Sequence[Row]) -> StepResult:
-        """Take one optimizer step; from then on the new adapter is what samples."""
+        """Take one optimizer step."""
         ready = self.ready
         result = update(ready.policy, rows, self.optimizer, self.scheduler, ready.settings, self.world)
         self.whole, self.position = False, None
         self.step += 1
-        if not result.skipped:
-            ready.sampler.update(self.step)
+        self.moved = self.moved or not result.skipped
         return result
+
+    def _refresh(self) -> None:
+        """Have the newest adapter sample; once before sampling, since vLLM reads it from files."""
+        if self.moved:
+            self.ready.sampler.update(self.step)
+            self.moved = False
 
     def _checks(self) -> bool:
         """Whether the sampler is checked with the groups in hand: one of their updates has a number that is due."""
         every = self.config.check_logps_every
         if not every or self.config.reshaping:
             return False
+        if self.ready.sampler.differs and self.usual is None:
+            return True
         return self.step == 0 or (self.step + self.config.num_iterations) // every > self.step // every
 
     def _own_logps(self, rows: Sequence[Row]) -> list[torch.Tensor | None]:
@@ -506,8 +538,12 @@ class _Run:
             mine[at, : row.length] = logps.double()
         found = compare(theirs, mine, mask)
         dtype, sampler = self.ready.loaded.dtype, self.ready.sampler.name
-        text = found.sentence(sampler, drawn.rollouts[0].version, dtype)
-        if found.stale(dtype):
+        first = bool(self.ready.sampler.differs) and self.usual is None and found.tokens >= FEWEST
+        if first:
+            self.usual = found.mean_abs
+        usual = self.usual or 0.0
+        text = found.sentence(sampler, drawn.rollouts[0].version, dtype, usual)
+        if first or found.stale(dtype, usual):
             self._note(text)
         elif self.log is not None:
             self.log.log("agreement", step=self.step, text=text)
@@ -642,6 +678,7 @@ class _Run:
                     "offsets": self.log.offsets(),
                     "before": None if self.before is None else self.before.to_dict(),
                     "metrics": self.metrics,
+                    "usual": self.usual,
                 },
             )
             place = checkpoint.save(
@@ -663,22 +700,24 @@ class _Run:
     # ---------------------------------------------------------------------------------------------- held-out prompts
 
     def _measure(self, name: str) -> HeldOut | None:
-        """Sample the held-out prompts, in the first process; the others wait."""
-        found = None
-        if self.encoded.held_out and self.world.first:
-            self._note(
-                f"held-out prompts, {name}: {len(self.encoded.held_out):,}, one greedy completion and"
-                f" {self.config.eval_samples} sampled of each"
-            )
-            found = evaluate.held_out(
-                self.ready.sampler, self.engine, self.encoded.held_out, self.config.eval_samples,
-                reward=TOTAL, seed=self.config.seed,
-            )  # fmt: skip
+        """Sample the held-out prompts, each process its share; the first one writes them."""
+        if not self.encoded.held_out:
+            return None
+        self._refresh()
+        self._note(
+            f"held-out prompts, {name}: {len(self.encoded.held_out):,}, one greedy completion and"
+            f" {self.config.eval_samples} sampled of each"
+        )
+        found = evaluate.held_out(
+            self.ready.sampler, self.engine, self.encoded.held_out, self.config.eval_samples,
+            reward=TOTAL, seed=self.config.seed, world=self.world,
+        )  # fmt: skip
+        if self.world.first:
             try:
                 evaluate.write_held_out(self.folder, name, found)
             except OSError as problem:
                 self._note(f"the completions of held-out prompts, {name}, cannot be written: {problem.strerror}")
-            self._note(_held_out_text(found, name))
+        self._note(_held_out_text(found, name))
         self.world.wait()
         return found
 
@@ -806,10 +845,11 @@ def _example(step: int, judged: Judged | None) -> Example | None:
 
 
 def _memory(device: torch.device) -> dict[str, float]:
-    """Return the memory of the device in GB: of this process on a CPU."""
+    """Return the memory of the device in GB: of this process on a CPU. A GPU's peak is that since the last call."""
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         peak = torch.cuda.max_memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
         return {"memory/used_gb": (total - free) / 1e9, "memory/peak_gb": peak / 1e9, "memory/total_gb": total / 1e9}
     factor = 1 if sys.platform == "darwin" else 1024
     return {"memory/peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * factor / 1e9}

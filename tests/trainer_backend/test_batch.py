@@ -10,8 +10,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="the trainer needs torch")
 pytest.importorskip("transformers", reason="micro-steps know the models' masks")
 
-from trainer_backend.batch import SHARED_WIDTH, MicroStep, Row, micro_steps, with_old_logps  # noqa: E402
+from trainer_backend.batch import MicroStep, Row, micro_steps, with_old_logps  # noqa: E402
 from trainer_backend.errors import TensorError  # noqa: E402
+from trainer_backend.plan import SHARED_WIDTH  # noqa: E402
 
 
 def rows_of(*shapes: tuple[int, int], seed: int = 0) -> list[Row]:

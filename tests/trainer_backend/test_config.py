@@ -144,6 +144,8 @@ def test_steps_go_by_max_steps_or_by_epochs() -> None:
         ({"epsilon": 1.5}, "grpo.epsilon is at most 1"),
         ({"load_in_4bit": True, "dtype": "auto"}, "model.dtype is what 4-bit weights compute in"),
         ({"kv_cache_dtype": "fp8"}, "rollout.kv_cache_dtype is a setting of vLLM"),
+        ({"model": "m.gguf", "load_in_4bit": True}, "load_in_4bit cannot be used with a .gguf file"),
+        ({"model": "m", "gguf_file": "m.gguf", "load_in_4bit": True}, "load_in_4bit cannot be used with a .gguf file"),
     ],
     ids=lambda value: "" if isinstance(value, str) else "-".join(f"{name}={held}" for name, held in value.items()),
 )

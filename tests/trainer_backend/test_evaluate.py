@@ -30,7 +30,7 @@ def half(completion: str, reference: str) -> float | None:
 class Answers:
     """A policy that knows the answers to its first prompts; its groups come in a shuffled order, as a sampler's do."""
 
-    name = "answers"
+    name, differs = "answers", ""
 
     def __init__(self, knows: int, silent: Sequence[int] = ()) -> None:
         self.knows, self.silent = knows, silent

@@ -17,6 +17,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, Cohere2Config, Gemma3TextConfig, GPTNeoXConfig, LlamaConfig, Qwen3Config
 
+from trainer_backend.model import offload
 from trainer_backend.model.errors import ModelError
 from trainer_backend.model.offload import (
     Arriving,
@@ -290,6 +291,56 @@ class TestHostMemory:
         memory.take(torch.zeros(512))
         with pytest.raises(HostMemoryError, match=r"host memory they may take; lower memory\.token_budget"):
             memory.take(torch.zeros(1))
+
+
+class Runtime:
+    """A CUDA runtime that refuses to pin, and keeps the error of it until somebody takes it, as the real one does."""
+
+    def __init__(self, answer: int) -> None:
+        self.answer, self.error = answer, 0
+        self.pinned: list[int] = []
+
+    def cudaHostRegister(self, place: int, size: int, flags: int) -> int:
+        self.error = self.answer
+        if not self.answer:
+            self.pinned.append(place)
+        return self.answer
+
+    def cudaHostUnregister(self, place: int) -> int:
+        self.pinned.remove(place)
+        return 0
+
+    def start_a_kernel(self) -> None:
+        error, self.error = self.error, 0
+        if error:
+            raise RuntimeError(f"CUDA error {error}")
+
+
+def with_runtime(monkeypatch: pytest.MonkeyPatch, answer: int) -> Runtime:
+    runtime = Runtime(answer)
+    monkeypatch.setattr(offload, "_cuda", lambda: runtime)
+    monkeypatch.setattr(offload, "_throwaway", runtime.start_a_kernel)
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: tensor.data_ptr() in runtime.pinned)
+    return runtime
+
+
+def test_refused_pinning_leaves_no_error_for_the_next_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = with_runtime(monkeypatch, 2)
+    memory = HostMemory(pin=True, slab=1024)
+    memory.take(torch.zeros(10))
+    assert memory.refused and memory.bytes == 1024
+    runtime.start_a_kernel()
+    memory.close()
+    assert memory.bytes == 0
+
+
+def test_pinned_memory_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = with_runtime(monkeypatch, 0)
+    memory = HostMemory(pin=True, slab=1024)
+    memory.take(torch.zeros(10)), memory.take(torch.zeros(1000))
+    assert len(runtime.pinned) == 2
+    memory.close()
+    assert not runtime.pinned
 
 
 def test_a_model_without_such_layers_is_refused() -> None:

@@ -85,6 +85,22 @@ def test_one_process_is_a_world_of_its_own(monkeypatch: pytest.MonkeyPatch) -> N
     world.leave()
 
 
+def test_a_process_waits_longer_for_the_others_than_torch_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda backend, **how: asked.update(how))
+    World.join("cpu")
+    assert asked["timeout"].total_seconds() > 3600
+
+
+def test_what_was_dealt_out_comes_back_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    for items in (range(8), range(2), range(0)):
+        parts = [World(rank, 3).share(items) for rank in range(3)]
+        monkeypatch.setattr(World, "gather", lambda world, mine, parts=parts: parts)
+        assert World(1, 3).collect(parts[1]) == list(items)
+
+
 def test_groups_are_dealt_out() -> None:
     assert [World(rank, 3).share(range(8)) for rank in range(3)] == [[0, 3, 6], [1, 4, 7], [2, 5]]
 

