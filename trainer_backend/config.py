@@ -889,7 +889,7 @@ def read_training_file(path: str | Path, overrides: Sequence[str] = ()) -> GRPOC
     path = Path(path)
     tables = _read_tables(path)
     try:
-        fields = _from_tables(tables)
+        fields = fields_of_tables(tables)
         base = Path(os.path.normpath(path.absolute().parent))
         _anchor(fields, base)
         fields.setdefault("base", base)
@@ -926,7 +926,12 @@ def _tables() -> dict[str, dict[str, str]]:
     return found
 
 
-def _from_tables(tables: Mapping[str, Any]) -> dict[str, Any]:
+def fields_of_tables(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings by field of what a training file holds by table and key.
+
+    Raises:
+        ConfigError: There is no such table or key; the message names the nearest.
+    """
     known = _tables()
     fields: dict[str, Any] = {}
     for table, keys in tables.items():

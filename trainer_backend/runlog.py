@@ -38,9 +38,9 @@ from rewardkit.errors import RunFolderError, UsageError
 from rewardkit.records import encode_json, generation_line, group_key
 from rewardkit.records.scores import ScoreLines
 from rewardkit.records.text import path_text
-from rewardkit.runfolder import _locked, _unwritten
+from rewardkit.runfolder import lock_folder, unwritten
 from rewardkit.types import Completion, Generation, Sample
-from trainer_backend.config import GRPOConfig, _from_tables
+from trainer_backend.config import GRPOConfig, fields_of_tables
 
 SCHEMA = "rewardkit.training/1"
 """Of summary.json."""
@@ -142,7 +142,7 @@ class RunLog:
             why = problem.strerror
             raise RunFolderError(f"the folder {self.name} cannot be made: {why}; choose another with -o") from None
         try:
-            self._lock = _locked(self.path)
+            self._lock = lock_folder(self.path)
             self._check()
         except BaseException:
             self.__exit__()
@@ -187,7 +187,7 @@ class RunLog:
     def _check_same(self) -> None:
         try:
             tables = tomllib.loads((self.path / "config.toml").read_text(encoding="utf-8"))
-            old = GRPOConfig(**_from_tables(tables))
+            old = GRPOConfig(**fields_of_tables(tables))
         except (ValueError, UsageError, OSError) as problem:
             why = f"its config.toml cannot be read ({problem})"
             raise RunFolderError(f"{self.name} cannot be resumed: {why}; add --overwrite to start again") from None
@@ -349,7 +349,7 @@ class RunLog:
         try:
             yield
         except OSError as problem:
-            raise _unwritten(self.path / name, problem) from None
+            raise unwritten(self.path / name, problem) from None
 
     # ------------------------------------------------------------------------------------------------------------ sinks
 
