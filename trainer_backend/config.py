@@ -188,7 +188,11 @@ class GRPOConfig(BaseModel, metaclass=_Made):
         "model", None, 'A folder, a hub name, a .gguf file, or "smollm2" (the model of the example).', "name"
     )
     dtype: Annotated[Literal["bfloat16", "float32", "float16", "auto"], _renamed(_DTYPE_NAMES)] = _field(
-        "model", "bfloat16", 'Of the frozen weights; the adapter is float32. "auto": as the checkpoint says.'
+        "model",
+        "auto",
+        'Of the frozen weights, and what 4-bit ones compute in; the adapter is float32. "auto": bfloat16 where the'
+        " device multiplies in it (a GPU that has it; a CPU with AVX512-BF16 or AMX), else float32, which is several"
+        " times faster there.",
     )
     load_in_4bit: bool = _field(
         "model", False, "NF4 with double quantisation (bitsandbytes): a quarter of the memory of the weights."
@@ -691,8 +695,6 @@ def _check_schedule(config: GRPOConfig) -> None:
             f"grpo.warmup_steps is {config.warmup_steps} of {config.max_steps} max_steps, so the rate would never be"
             " reached"
         )
-    if config.load_in_4bit and config.dtype == "auto":
-        raise ValueError('model.dtype is what 4-bit weights compute in; set "bfloat16" or "float32"')
 
 
 def _check_reward(config: GRPOConfig) -> None:

@@ -103,11 +103,13 @@ class Judged:
         scored: All groups, those of the first process first.
         advantages: One number a completion, in the same order; groups are numbered in it.
         first: The place of this process's first completion.
+        prompt_tokens: Tokens of the prompts, once for each completion; over all processes.
     """
 
     scored: tuple[Scored, ...]
     advantages: Advantages
     first: int
+    prompt_tokens: int
 
     @property
     def totals(self) -> list[list[Score]]:
@@ -150,7 +152,8 @@ def judge(groups: Groups, config: GRPOConfig, world: World) -> Judged:
         rewards=rewards, groups=ids, method=config.advantage_method, weights=weights, k=config.advantage_k
     )
     first = sum(len(group.scores[TOTAL]) for part in parts[: world.rank] for group in part)
-    return Judged(scored, found, first)
+    prompts = sum(len(rollout.prompt.ids) * len(rollout.completions) for rollout in groups.rollouts)
+    return Judged(scored, found, first, int(world.sums([prompts])[0]))
 
 
 def _rewards(scores: Sequence[Score], method: str) -> tuple[list[float | None], list[float] | None]:
@@ -200,7 +203,8 @@ def reward_metrics(judged: Judged, rewards: Mapping[str, Reward] | None = None) 
     count = max(1, judged.completions)
     found = {
         "reward": math.nan if every is None else every.mean,
-        "reward_std": math.nan if seen.std_within_groups is None else seen.std_within_groups,
+        "reward_std": math.nan if every is None or every.std is None else every.std,
+        "groups/reward_std": math.nan if seen.std_within_groups is None else seen.std_within_groups,
         "frac_reward_zero_std": judged.advantages.dead_share,
         "groups/all": float(judged.advantages.groups),
         "groups/live": float(judged.live),
@@ -224,7 +228,10 @@ def reward_metrics(judged: Judged, rewards: Mapping[str, Reward] | None = None) 
 
 
 def _components(judged: Judged, rewards: Mapping[str, Reward]) -> dict[str, list[float]]:
-    """Return the values of each component of the total, and of each metric that is not called like one."""
+    """Return the values of each component of the total, and of each metric.
+
+    A metric that is called like a component is told apart from it: "NAME (metric)".
+    """
     whole = rewards[TOTAL].label if TOTAL in rewards else TOTAL
     parts: dict[str, list[float]] = {}
     metrics: dict[str, list[float]] = {}
@@ -236,7 +243,7 @@ def _components(judged: Judged, rewards: Mapping[str, Reward]) -> dict[str, list
         for name, scores in group.scores.items():
             if name != TOTAL:
                 metrics.setdefault(name, []).extend(score.value for score in scores if score.value is not None)
-    return {**metrics, **parts}
+    return {**{f"{name} (metric)" if name in parts else name: found for name, found in metrics.items()}, **parts}
 
 
 def _lengths(judged: Judged) -> dict[str, float]:
@@ -247,4 +254,6 @@ def _lengths(judged: Judged) -> dict[str, float]:
     found = {"completions/clipped_ratio": 1.0 - len(ended) / len(every)}
     if ended:
         found["completions/mean_terminated_length"] = sum(ended) / len(ended)
+        found["completions/min_terminated_length"] = min(ended)
+        found["completions/max_terminated_length"] = max(ended)
     return found

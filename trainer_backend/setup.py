@@ -396,6 +396,7 @@ def make_ready(
         RewardkitError: Whatever is wrong with the model, the adapter or the sampler.
     """
     config = job.config
+    _check_engine(job, device)
     loaded = load(
         config, model=job.model, processing_class=encoded.tokenizer, peft_config=job.peft_config, device=device
     )
@@ -423,6 +424,21 @@ def make_ready(
         top_entropy_quantile=config.top_entropy_quantile,
     )
     return Ready(loaded, policy, settings, make_sampler(job, loaded, encoded.longest), room, start, store)
+
+
+def _check_engine(job: Job, device: torch.device) -> None:
+    """Refuse, before weights are read, a sampler that cannot have these."""
+    if job.config.engine != "vllm":
+        return
+    from trainer_backend.rollout.vllm_sampler import check_weights
+
+    check_weights(load_in_4bit=job.config.load_in_4bit or _stored_in_4bit(job), device=device)
+
+
+def _stored_in_4bit(job: Job) -> bool:
+    """Whether the weights need no quantising, since the checkpoint has 4-bit ones."""
+    settings = model_settings(job)
+    return settings is not None and bool(quantization_of(settings).get("load_in_4bit"))
 
 
 def _reference(model: nn.Module) -> AbstractContextManager[object]:
@@ -465,6 +481,7 @@ def make_sampler(job: Job, loaded: Loaded, longest: int) -> Sampler:
             kv_cache_dtype=config.kv_cache_dtype,
             kv_cache_gigabytes=config.kv_cache_memory_gb,
             allow_untested=config.allow_untested,
+            load_in_4bit=config.load_in_4bit and not _stored_in_4bit(job),
         )
     made = [folds(config, loaded.dtype, loaded.device), False]
     for fold in made if made[0] else made[1:]:

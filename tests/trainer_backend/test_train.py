@@ -8,6 +8,7 @@ import random
 import re
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import time
@@ -37,8 +38,9 @@ from tiny_runs import (
 )
 
 import trainer_backend
-from rewardkit import Score, read_generations
+from rewardkit import Score, parse, read_generations
 from rewardkit.errors import RewardkitError, RunFolderError, UsageError
+from rewardkit.reward import as_reward
 from rewardkit.training import TrainOptions
 from trainer_backend import GRPOTrainer, checkpoint
 from trainer_backend.model.adapter import snapshot
@@ -479,7 +481,6 @@ def test_advantages_by_other_methods(tmp_path: Path, method: str) -> None:
 
 def test_schedules_get_the_real_step(tmp_path: Path) -> None:
     from rewardkit.compose import constant, schedule
-    from rewardkit.reward import as_reward
 
     rising = as_reward(share) + schedule({0: constant(0.0), 2: constant(5.0)})
     trainer(tmp_path, rising, max_steps=3).train()
@@ -546,6 +547,22 @@ def test_vllm_samples_from_the_newest_adapter_and_learns(tmp_path: Path) -> None
     assert len(events) == 6 and "does not sample" not in notes_of(tmp_path / "run")
 
 
+@pytest.mark.parametrize("stored", [False, True], ids=["load-in-4bit", "stored-in-4bit"])
+def test_vllm_on_a_cpu_refuses_4_bit_weights_before_it_reads_any(tmp_path: Path, stored: bool) -> None:
+    changes: dict[str, Any] = {} if stored else {"model.load_in_4bit": True}
+    file = write_job(tmp_path, {"rollout.engine": "vllm", **changes})
+    if stored:
+        place = tmp_path / "model" / "config.json"
+        quantised = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
+        place.write_text(json.dumps({**json.loads(place.read_text()), "quantization_config": quantised}))
+    (tmp_path / "model" / "model.safetensors").unlink()
+    if torch.cuda.is_available():
+        pytest.skip("a GPU has them")
+    with pytest.raises(UsageError, match=r'no 4-bit weights on a CPU.* rollout\.engine = "transformers"'):
+        run_file(file, TrainOptions(output=tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
 # ------------------------------------------------------------------------------------------------------ the Python door
 
 
@@ -568,6 +585,38 @@ def test_a_dataset_names_and_metrics(tmp_path: Path) -> None:
     out = trainer(tmp_path, {"total": share, "length": "length"}, rows=data, max_steps=2, eval_dataset=data).train()
     assert "rewards/length/mean" in out.metrics and "rewards/share/mean" in out.metrics
     assert out.change is not None and out.change.greedy is not None
+
+
+def test_a_metric_called_like_a_part_of_the_total_leaves_it_alone(tmp_path: Path) -> None:
+    def other(completion: str) -> float:
+        return 7.0
+
+    other.__name__ = "share"
+    both = as_reward(share) + 0.5 * parse("length")
+    out = trainer(tmp_path, {"total": both, "share": other, "length": other}, max_steps=1).train()
+    texts = [one.text for group in read_generations(tmp_path / "generations.jsonl") for one in group.completions]
+    assert out.metrics["rewards/share/mean"] == pytest.approx(sum(map(share, texts)) / len(texts))
+    assert out.metrics["rewards/share (metric)/mean"] == out.metrics["rewards/length (metric)/mean"] == 7.0
+    assert out.metrics["rewards/length/mean"] != 7.0
+
+
+def test_lengths_tokens_and_spread_are_counted_as_trl_counts_them(tmp_path: Path) -> None:
+    rows = [{"prompt": "a b c"}, {"prompt": "a"}]
+    trainer(tmp_path, rows=rows, max_steps=1, per_device_train_batch_size=16).train()
+    line = metrics_of(tmp_path)[0]
+    groups = list(read_generations(tmp_path / "generations.jsonl"))
+    made = [one for group in groups for one in group.completions]
+    lengths = [one.tokens or 0 for one in made]
+    ended = [one.tokens or 0 for one in made if one.finish_reason == "stop"]
+    rewards = [share(one.text) for one in made]
+    assert line["num_tokens"] == 8 * 3 + 8 * 1 + sum(lengths)  # the prompt is counted with each completion
+    assert (line["completions/min_length"], line["completions/max_length"]) == (min(lengths), max(lengths))
+    assert line["completions/min_terminated_length"] == min(ended)
+    assert line["completions/max_terminated_length"] == max(ended) < max(lengths)
+    assert line["completions/mean_terminated_length"] == pytest.approx(sum(ended) / len(ended))
+    assert line["reward_std"] == pytest.approx(statistics.stdev(rewards))
+    spreads = [statistics.stdev([share(one.text) for one in group.completions]) for group in groups]
+    assert line["groups/reward_std"] == pytest.approx(sum(spreads) / len(spreads))
 
 
 def test_a_peft_config_and_a_model_with_an_adapter(tmp_path: Path) -> None:

@@ -80,6 +80,19 @@ def check_version(distribution: str, version: str, *, allow_untested: bool) -> N
     )
 
 
+def check_weights(*, load_in_4bit: bool, device: torch.device) -> None:
+    """Refuse 4-bit weights where vLLM has none: it would sample from other weights than those that are trained.
+
+    Raises:
+        UsageError: Says what to set.
+    """
+    if load_in_4bit and device.type == "cpu":
+        raise UsageError(
+            "vLLM has no 4-bit weights on a CPU, so it would not sample from the model that is trained; set"
+            ' rollout.engine = "transformers", or leave model.load_in_4bit out and take a model that is not quantised'
+        )
+
+
 class VllmSampler:
     """Draws completions with vLLM; see the module's text."""
 
@@ -99,6 +112,7 @@ class VllmSampler:
         kv_cache_dtype: str = "auto",
         kv_cache_gigabytes: float | None = None,
         allow_untested: bool = False,
+        load_in_4bit: bool = False,
     ) -> None:
         """Load the weights into vLLM, and the adapter as it is; half a minute for a small model on a CPU.
 
@@ -116,14 +130,16 @@ class VllmSampler:
             kv_cache_dtype: "auto": as the weights; "fp8" halves it.
             kv_cache_gigabytes: Room for keys and values; None: 1 on a CPU, on a GPU as vLLM sees fit.
             allow_untested: See `check_version`.
+            load_in_4bit: Whether the trainer has quantised weights that are stored otherwise; vLLM does the same then.
 
         Raises:
             MissingExtra: vLLM is not installed.
-            UsageError: An untested version, or an adapter that vLLM cannot hold.
+            UsageError: An untested version, 4-bit weights on a CPU, or an adapter that vLLM cannot hold.
             UnknownName, OptionError: Options that this vLLM does not have.
         """
         self._distribution, self._engine_version = installed()
         check_version(self._distribution, self._engine_version, allow_untested=allow_untested)
+        check_weights(load_in_4bit=load_in_4bit, device=device)
         self._model, self._tokenizer, self._options = model, tokenizer, options
         self._eos = frozenset(eos_ids)
         self._folder = Path(tempfile.mkdtemp(prefix="rewardkit-adapter-"))
@@ -137,6 +153,8 @@ class VllmSampler:
             "max_model_len": max_length,
             "max_lora_rank": _rank(model),
         }
+        if load_in_4bit:
+            arguments["quantization"] = "bitsandbytes"
         try:
             with kept_state(ENVIRONMENT):
                 import vllm
