@@ -25,7 +25,7 @@ from rewardkit.stats import PairedDifference, mean_pass_at_k, moments, paired_di
 from rewardkit.types import Generation
 from trainer_backend.data import Prompt
 from trainer_backend.rollout.types import Rollout, Sampler
-from trainer_backend.runlog import as_generation
+from trainer_backend.runlog import as_generation, wants_ids
 
 FOLDER = "held_out"
 
@@ -126,12 +126,13 @@ def _measure(
     greedy: bool,
 ) -> Measured:
     places: list[int] = []
+    ids = wants_ids(engine)
 
     def arriving() -> Iterator[Generation]:
         """Groups as soon as they are sampled, so that they are scored while others are drawn."""
         for place, rollout in sampler.sample(prompts, n, seed=seed ^ _SEED, greedy=greedy):
             places.append(place)
-            yield _generation(rollout, step, "greedy" if greedy else "sampled")
+            yield _generation(rollout, step, "greedy" if greedy else "sampled", ids)
 
     scored = list(engine.score(arriving()))
     groups = tuple(group for _, group in sorted(zip(places, scored, strict=True), key=lambda pair: pair[0]))
@@ -147,9 +148,9 @@ def _measure(
     )
 
 
-def _generation(rollout: Rollout, step: int | None, how: str) -> Generation:
+def _generation(rollout: Rollout, step: int | None, how: str, ids: bool) -> Generation:
     """Return a group that is told apart from the other way of sampling as another model's column."""
-    made = as_generation(rollout.prompt.sample, rollout.completions, step)
+    made = as_generation(rollout.prompt.sample, rollout.completions, step, ids=ids)
     here = made.sample
     return msgspec.structs.replace(made, model=how, key=group_key(how, here.id, here.step, here.prompt, here.reference))
 

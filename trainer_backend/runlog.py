@@ -33,11 +33,12 @@ from typing import Any, BinaryIO, Protocol
 import msgspec
 
 from rewardkit import __version__
-from rewardkit.engine import Scored
+from rewardkit.engine import Engine, Scored
 from rewardkit.errors import RunFolderError, UsageError
 from rewardkit.records import encode_json, generation_line, group_key
 from rewardkit.records.scores import ScoreLines
 from rewardkit.records.text import path_text
+from rewardkit.reward import COMPLETION_IDS, TrlReward
 from rewardkit.runfolder import lock_folder, unwritten
 from rewardkit.types import Completion, Generation, Sample
 from trainer_backend.config import GRPOConfig, fields_of_tables
@@ -65,10 +66,32 @@ class SampledText(Protocol):
     def finish_reason(self) -> str: ...
 
 
-def as_generation(sample: Sample, completions: Sequence[SampledText], step: int | None) -> Generation:
-    """Return a sampled group as the generation that is scored and written: with its step and its key."""
+def wants_ids(engine: Engine) -> bool:
+    """Whether a reward of the engine looks at token ids."""
+    return any(isinstance(leaf, TrlReward) and leaf.takes_ids for leaf in engine.leaves)
+
+
+def as_generation(
+    sample: Sample, completions: Sequence[SampledText], step: int | None, *, ids: bool = False
+) -> Generation:
+    """Return a sampled group as the generation that is scored and written: with its step and its key.
+
+    Args:
+        sample: The task.
+        completions: What was sampled.
+        step: Of training.
+        ids: Whether completions have their token ids as the column `completion_ids`.
+    """
     here = msgspec.structs.replace(sample, step=step)
-    found = tuple(Completion(one.text, tokens=len(one.ids), finish_reason=one.finish_reason) for one in completions)
+    found = tuple(
+        Completion(
+            one.text,
+            tokens=len(one.ids),
+            finish_reason=one.finish_reason,
+            metadata={COMPLETION_IDS: list(one.ids)} if ids else {},
+        )
+        for one in completions
+    )
     return Generation(here, found, key=group_key(None, here.id, here.step, here.prompt, here.reference))
 
 

@@ -502,6 +502,7 @@ class _Run:
         sampling, scoring = (drawn.sampling, drawn.scoring) if fresh else (0.0, 0.0)
         tokens = _sampled_tokens(judged)
         return {
+            **judged.logged,  # first: a name of the user's hides none of ours
             **groups.reward_metrics(judged, self.job.rewards),
             **result.metrics,
             "skipped": float(result.skipped),

@@ -38,8 +38,8 @@ from tiny_runs import (
 )
 
 import trainer_backend
-from rewardkit import Score, parse, read_generations
-from rewardkit.errors import RewardkitError, RunFolderError, UsageError
+from rewardkit import Score, parse, read_generations, score
+from rewardkit.errors import ContractError, RewardkitError, RunFolderError, UsageError
 from rewardkit.reward import as_reward
 from rewardkit.training import TrainOptions
 from trainer_backend import GRPOTrainer, checkpoint
@@ -577,6 +577,45 @@ def test_rewards_are_called_as_trl_calls_them(tmp_path: Path) -> None:
     out = trainer(tmp_path, by_trl, rows=rows, max_steps=2).train()
     assert out.learning.learned and len(seen) == 2 * 4
     assert all(len(one["prompts"]) == len(one["completions"]) == len(one["answer"]) == 8 for one in seen)
+
+
+def test_trl_functions_get_token_ids_and_may_log(tmp_path: Path) -> None:
+    words, seen = tokenizer(), []
+
+    def by_trl(
+        prompts: list[str], completions: list[str], completion_ids: list[list[int]], trainer_state: Any, **kwargs: Any
+    ) -> list[float]:
+        assert [words.decode(ids, skip_special_tokens=True) for ids in completion_ids] == completions
+        assert kwargs["answer"] == ["a"] * len(prompts)
+        seen.append((trainer_state.global_step, len(prompts)))
+        kwargs["log_extra"]("first", [text[:1] for text in completions])
+        kwargs["log_metric"]("words", float(len(" ".join(completions).split())))
+        kwargs["log_metric"]("reward", 99.0)  # a name of ours, which stays ours
+        return [share(text) for text in completions]
+
+    rows = [{"prompt": text, "answer": "a"} for text in PROMPTS[:3]]  # of a step's four, one is drawn twice
+    out = trainer(tmp_path, by_trl, rows=rows, eval_dataset=rows, max_steps=2).train()
+    assert out.learning.learned and {step for step, _ in seen} == {0, 1, 2}
+    assert sum(size for step, size in seen if step) == 64  # equal prompts are one group
+    groups = list(read_generations(tmp_path / "generations.jsonl"))
+    made = [one for group in groups for one in group.completions]
+    assert len(made) == 64 and all(one.metadata["first"] == one.text[:1] for one in made)
+    lines = metrics_of(tmp_path)
+    calls = [size for step, size in seen if step == 1]
+    assert lines[0]["words"] == pytest.approx(sum(len(one.text.split()) for one in made[:32]) / len(calls))
+    assert all(line["reward"] <= 1.0 for line in lines)
+    # What it scores on disk is what it scored here, ids and all.
+    again = [value for scored in score(as_reward(by_trl), groups) for value in scored.scores["by_trl"]]
+    assert [one.value for one in again] == [share(one.text) for one in made]
+
+
+def test_log_extra_wants_one_value_for_each_completion(tmp_path: Path) -> None:
+    def by_trl(completions: list[str], log_extra: Any) -> list[float]:
+        log_extra("first", ["only one"])
+        return [share(text) for text in completions]
+
+    with pytest.raises(ContractError, match=r"log_extra\('first', ...\) was given 1 values for a group of 8"):
+        trainer(tmp_path, by_trl, max_steps=1).train()
 
 
 def test_a_dataset_names_and_metrics(tmp_path: Path) -> None:
