@@ -142,7 +142,8 @@ def _settings(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         "settings",
         f"{get('grpo', 'loss_type')}  learning_rate {get('grpo', 'learning_rate'):g}"
         f"  G={get('grpo', 'num_generations')}  temperature {get('grpo', 'temperature'):g}"
-        f"  beta {get('grpo', 'beta'):g}  max_completion_length {get('grpo', 'max_completion_length')}  seed {get('run', 'seed')}",
+        f"  beta {get('grpo', 'beta'):g}  max_completion_length {get('grpo', 'max_completion_length')}"
+        f"  seed {get('run', 'seed')}",
     )
     held = get("data", "eval")
     train = get("data", "train") or "given in Python"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -338,6 +339,26 @@ def test_a_reward_whose_process_dies_is_an_error(tmp_path: Path) -> None:
     assert "worker" in json.loads((tmp_path / "run" / "summary.json").read_text())["why"]
 
 
+def test_a_reward_process_killed_once_costs_no_more_than_its_completions(tmp_path: Path) -> None:
+    file = write_job(tmp_path, {"grpo.max_error_share": 0.5, "grpo.max_steps": 3})
+    (tmp_path / "rewards.py").write_text(
+        "import os, signal\nfrom pathlib import Path\n\nfrom rewardkit import reward\n\n\n"
+        "@reward(timeout=20)\n"
+        "def share(completion):\n"
+        "    mark = Path(__file__).with_name('killed')\n"
+        "    if completion and not mark.exists():\n"  # the empty texts only start the workers
+        "        mark.touch()\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    words = completion.split()\n"
+        "    return words.count('a') / max(1, len(words))\n"
+    )
+    assert run_file(file, TrainOptions(output=tmp_path / "run", quiet=True)) == 0
+    assert (tmp_path / "killed").exists()
+    lines = metrics_of(tmp_path / "run")
+    assert len(lines) == 3 and [line["rewards/error_share"] for line in lines[1:]] == [0.0, 0.0]
+    assert lines[0]["rewards/error_share"] <= 8 / 32 and lines[0]["rows/in_loss"] >= 24
+
+
 def test_a_reward_that_abstains_on_all_teaches_nothing(tmp_path: Path) -> None:
     out = trainer(tmp_path, lambda completion: None, max_steps=2).train()
     assert out.ended == "done" and not out.learning.learned and out.learning.live == 0
@@ -486,6 +507,50 @@ def test_the_loss_near_zero_is_explained(tmp_path: Path, capsys: pytest.CaptureF
     assert shown.index("reward 0.") < shown.index("grad ") < shown.index("loss ")
 
 
+def test_dead_groups_are_warned_of_with_what_other_sizes_would_give(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """jsboige/CoursIA#10603: 70 % of groups were dead, and nothing said so."""
+
+    def mostly_alike(completion: str, prompt: str) -> float:
+        return share(completion) if prompt == PROMPTS[0] else 0.0
+
+    trainer(tmp_path, mostly_alike, max_steps=6, per_device_train_batch_size=64).train()
+    assert metrics_of(tmp_path)[-1]["frac_reward_zero_std"] >= 7 / 8
+    shown = capsys.readouterr().err
+    assert re.search(r"! 8\d\.\d+ % of groups teach nothing.* at G = 4, .* at G = 8", shown), shown
+
+
+def test_the_estimate_of_the_memory_stands_before_the_first_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """huggingface/trl#3678: a small model ran out of memory on its vocabulary, and nothing had said so."""
+    trainer(tmp_path, max_steps=1).train()
+    shown = capsys.readouterr().err
+    assert shown.index("memory: ") < shown.index("peak about") < shown.index("step 1/1")
+
+
+def _resident_kib() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="this system does not say what a process takes")
+def test_memory_does_not_grow_over_200_steps_of_a_run(tmp_path: Path) -> None:
+    steps, resident, tensors = [], [], []
+
+    def look(step: int, metrics: Mapping[str, float]) -> None:
+        if step % 20 == 0:
+            gc.collect()
+            steps.append(float(step))
+            resident.append(float(_resident_kib()))
+            tensors.append(sum(issubclass(type(one), torch.Tensor) for one in gc.get_objects()))
+
+    trainer(tmp_path, max_steps=200, save_steps=25, callbacks=[look]).train()
+    assert max(tensors[5:]) < max(tensors[:5]) + 5, "one tensor left behind a step would be 100"
+    slope = statistics.linear_regression(steps[2:], resident[2:]).slope
+    assert slope < 40, f"{slope:.1f} KiB a step: {resident}"
+
+
 # ------------------------------------------------------------------------------------------------- settings that matter
 
 
@@ -580,10 +645,32 @@ def test_memory_paths_change_no_bit(tmp_path: Path) -> None:
     assert found[0] == found[1] == found[2]
 
 
-def test_vllm_samples_from_the_newest_adapter_and_learns(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("changes", "needs"),
+    [
+        pytest.param({"model.dtype": "bfloat16"}, "torch", id="bfloat16"),
+        pytest.param({"model.load_in_4bit": True, "model.dtype": "auto"}, "bitsandbytes", id="nf4"),
+    ],
+)
+def test_the_command_line_trains_a_model_that_learns(tmp_path: Path, changes: dict[str, Any], needs: str) -> None:
+    pytest.importorskip(needs)
+    file = write_job(tmp_path, {"grpo.max_steps": 12, "data.eval": "held_out.jsonl", **changes})
+    done = train(file, "-o", tmp_path / "run", "--require-learning", "--set", "rollout.check_logps_every=1")
+    assert done.returncode == 0, done.stderr
+    rewards = [line["reward"] for line in metrics_of(tmp_path / "run")]
+    assert sum(rewards[-3:]) / 3 > 0.45 > 0.25 > rewards[0]
+    held = json.loads((tmp_path / "run" / "summary.json").read_text())["held_out"]["sampled"]
+    assert held["after"] > held["before"] + 0.2
+    assert "does not sample" not in notes_of(tmp_path / "run") and "held out  sampled" in done.stdout
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_vllm_samples_from_the_newest_adapter_and_learns(tmp_path: Path, dtype: str) -> None:
+    """huggingface/trl#5312, #4973: a sampler in the trainer's process kept stale weights."""
     pytest.importorskip("vllm", reason="the second sampler")
     write_model(tmp_path / "model", hidden=128)
     settings = {"rollout.engine": "vllm", "rollout.check_logps_every": 1, "grpo.learning_rate": 3e-3}
+    settings["model.dtype"] = dtype
     file = write_job(tmp_path, {"grpo.max_steps": 6, **settings})
     done = train(file, "-o", tmp_path / "run", "-q")
     assert done.returncode == 0, done.stderr
