@@ -20,7 +20,7 @@ from rewardkit.engine import Engine, Scored
 from rewardkit.errors import WorkerError
 from rewardkit.records.chunks import Chunk, ChunkReader, Onto, cut_files, moves, plan_chunks
 from rewardkit.records.groups import Groups
-from rewardkit.records.reading import Records, _ManyRecords
+from rewardkit.records.reading import ManyRecords, Records
 from rewardkit.records.scores import moved
 from rewardkit.types import Generation, Score
 from rewardkit.workers.chunk_pool import MOST, ChunkPool
@@ -161,7 +161,7 @@ class ChunkedScores:
     def _counted(self, part: Records) -> None:
         part.duplicate_ids = self._groups.duplicate_ids
         if part is not self._records:
-            cast("_ManyRecords", self._records)._absorb(part, self._before)
+            cast("ManyRecords", self._records).absorb(part, self._before)
 
     def _piece(self, result: PieceResult, place: int) -> Piece:
         part = self._records.parts[place]

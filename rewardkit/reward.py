@@ -387,7 +387,6 @@ class TrlReward(GroupReward):
 
     def _given(self, generation: Generation) -> dict[str, Any]:
         sample, completions = generation.sample, generation.completions
-        count = len(completions)
         chat = isinstance(sample.prompt, Sequence) and not isinstance(sample.prompt, str)
         known = [n for n in self.signature.arguments if any(column(n, sample, c) is not MISSING for c in completions)]
         given: dict[str, Any] = {"reference": [_own(sample.reference) for _ in completions]}
@@ -395,14 +394,63 @@ class TrlReward(GroupReward):
             given[name] = _values(name, generation)
         given["prompts"] = [_own(sample.prompt) for _ in completions]
         given["completions"] = [_messages(sample, c) if chat else c.text for c in completions]
-        given["completion_ids"] = [None] * count
+        given["completion_ids"] = [_own(c.metadata.get(COMPLETION_IDS)) for c in completions]
         given["trainer_state"] = types.SimpleNamespace(global_step=sample.step or 0)
-        given["log_extra"] = given["log_metric"] = _ignore
+        given["log_extra"] = functools.partial(_log_extra, generation.key)
+        given["log_metric"] = _log_metric
         return given
 
+    @property
+    def takes_ids(self) -> bool:
+        """Whether the function sees `completion_ids`: it names them, or takes whatever there is."""
+        named = (*self.signature.arguments, *self.signature.options)
+        return self.signature.rest or COMPLETION_IDS in named
 
-def _ignore(*args: object, **kwargs: object) -> None:
-    """Stands for TRL's logging hooks, which have nowhere to write here."""
+
+COMPLETION_IDS = "completion_ids"
+"""The column of a completion that holds its token ids, where they are known."""
+
+
+class TrlLog:
+    """Keeps what functions with TRL's contract give to `log_metric` and `log_extra` while it is open.
+
+    Only functions that run in this process reach it: what one logs in a worker process is dropped. Of several open
+    ones the newest is written to.
+
+    Attributes:
+        metrics: The values given for each name.
+        columns: For each group, by its key: the values of each column, one a completion.
+    """
+
+    _open: ClassVar[list[TrlLog]] = []
+
+    def __init__(self) -> None:
+        self.metrics: dict[str, list[float]] = {}
+        self.columns: dict[int, dict[str, list[Any]]] = {}
+
+    def __enter__(self) -> TrlLog:
+        self._open.append(self)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._open.remove(self)
+
+    @classmethod
+    def newest(cls) -> TrlLog | None:
+        """Return the one that is written to; None: there is none."""
+        return cls._open[-1] if cls._open else None
+
+
+def _log_metric(name: str, value: float) -> None:
+    log = TrlLog.newest()
+    if log is not None:
+        log.metrics.setdefault(name, []).append(float(value))
+
+
+def _log_extra(key: int, column: str, values: Sequence[Any]) -> None:
+    log = TrlLog.newest()
+    if log is not None:
+        log.columns.setdefault(key, {})[column] = list(values)
 
 
 def _values(name: str, generation: Generation) -> list[Any]:
@@ -481,7 +529,9 @@ def from_trl(function: Callable[..., Any], *, name: str | None = None) -> TrlRew
     """Use a function with TRL's reward contract: `f(prompts=, completions=, **columns) -> list[float | None]`.
 
     It is called once a group with keyword lists of equal length; completions are message lists where the prompt
-    is one. `completion_ids` are None, since saved generations seldom have them.
+    is one. `completion_ids` are None where they are not known: saved generations seldom have them, training has.
+    `trainer_state` has `global_step` alone. What it gives to `log_metric` and `log_extra` is kept in training, where it
+    runs in the trainer's process.
     """
     return TrlReward(function, name=name)
 

@@ -125,10 +125,12 @@ def evaluate(plan: Plan, observer: Observer | None = None) -> Outcome:
             run, or it cannot be written to.
         RewardkitError: Whatever the engine raises; results so far are kept.
     """
-    return _Run(plan, observer or Observer()).go()
+    return Run(plan, observer or Observer()).go()
 
 
-class _Run:
+class Run:
+    """One evaluation: its summary, its outcome, and how both come about. `merge` makes one without scoring."""
+
     def __init__(self, plan: Plan, observer: Observer) -> None:
         self.plan = plan
         self.observer = observer
@@ -155,7 +157,7 @@ class _Run:
                 self.observer.note(f"nothing to resume in {folder.name}; a new run starts there")
             if self.followed is None:
                 self._score_all(records, folder)
-                self._finish(records, folder)
+                self.finish(records, folder)
             else:
                 self._watch_all(records, folder)
         return self.outcome
@@ -177,7 +179,7 @@ class _Run:
             self._score_all(records, folder)
         finally:
             if folder.begun:
-                self._finish(records, folder)
+                self.finish(records, folder)
 
     def _score_all(self, records: Records, folder: RunFolder) -> None:
         try:
@@ -186,7 +188,7 @@ class _Run:
             folder.log("interrupted" if isinstance(problem, KeyboardInterrupt) else "failed", why=str(problem)[:500])
             raise
 
-    def _finish(self, records: Records, folder: RunFolder) -> None:
+    def finish(self, records: Records, folder: RunFolder) -> None:
         """Write the summary; only a run that came to its end has one."""
         outcome = self.outcome
         if self.followed is not None:  # what the file holds now is what the texts are looked up in later

@@ -79,7 +79,7 @@ class RunFolder:
                     folder.rmdir()
 
     def _check(self) -> None:
-        self._lock = _locked(self.path)
+        self._lock = lock_folder(self.path)
         if not os.access(self.path, os.W_OK | os.X_OK):
             raise RunFolderError(f"{self.name} is not writable; choose another with -o")
         ours_to_write = {(self.path / name).resolve() for name in _FILES}
@@ -162,7 +162,7 @@ class RunFolder:
         try:
             yield
         except OSError as problem:
-            raise _unwritten(self.path / name, problem) from None
+            raise unwritten(self.path / name, problem) from None
 
     def log(self, event: str, **fields: Any) -> None:
         """Add a line to the log. A log that cannot be written stops nothing."""
@@ -177,7 +177,7 @@ class RunFolder:
             file.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def _locked(folder: Path) -> int | None:
+def lock_folder(folder: Path) -> int | None:
     """Lock a folder until its descriptor is closed, or this process ends however it does; None where that is not known.
 
     Raises:
@@ -215,7 +215,8 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _unwritten(path: Path, problem: OSError) -> RunFolderError:
+def unwritten(path: Path, problem: OSError) -> RunFolderError:
+    """Return the error that says that a file of a run cannot be written, and what becomes of the run."""
     why = problem.strerror or problem
     return RunFolderError(f"{path_text(path)} cannot be written: {why}; what is there is kept for --resume")
 
@@ -229,7 +230,7 @@ class ScoreFile:
         try:
             self.file = open(path, "wb", buffering=1 << 16)  # noqa: SIM115 (closed by __exit__)
         except OSError as problem:
-            raise _unwritten(path, problem) from None
+            raise unwritten(path, problem) from None
         self.flushed = time.monotonic()
 
     def write(self, scored: Scored) -> None:
@@ -246,14 +247,14 @@ class ScoreFile:
                 self.file.flush()
                 self.flushed = now
         except OSError as problem:
-            raise _unwritten(self.path, problem) from None
+            raise unwritten(self.path, problem) from None
 
     def flush(self) -> None:
         """Put out what waits in memory."""
         try:
             self.file.flush()
         except OSError as problem:
-            raise _unwritten(self.path, problem) from None
+            raise unwritten(self.path, problem) from None
 
     def rename(self, name: str) -> None:
         """Put the file in another's place; writing goes on in it."""
@@ -270,7 +271,7 @@ class ScoreFile:
             self.file.close()
         except OSError as problem:
             if kind is None:
-                raise _unwritten(self.path, problem) from None
+                raise unwritten(self.path, problem) from None
 
 
 class Earlier:
@@ -317,11 +318,11 @@ class Earlier:
                 raise RunFolderError(
                     f"{path_text(self.path)} does not follow the input: {wanted}; --overwrite starts again"
                 )
-            scores[record.reward].append(_score(record))
+            scores[record.reward].append(score_of(record))
         return None if has_error(scores) else scores
 
 
-def _score(record: ScoreRecord | PartRecord) -> Score:
+def score_of(record: ScoreRecord | PartRecord) -> Score:
     """Return a written score as a score again."""
     known = {"scored": COMPLETION_REASONS, "abstained": REFERENCE_REASONS, "error": MACHINE_REASONS}[record.state]
     code, _, detail = record.reason.partition(": ")
@@ -333,7 +334,7 @@ def _score(record: ScoreRecord | PartRecord) -> Score:
         reason,
         record.reward if isinstance(record, ScoreRecord) else record.name,
         None if isinstance(record, ScoreRecord) else record.weight,
-        tuple(_score(part) for part in record.parts),
+        tuple(score_of(part) for part in record.parts),
         record.seconds if isinstance(record, ScoreRecord) else None,
     )
 

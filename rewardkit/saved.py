@@ -23,6 +23,7 @@ from rewardkit.records.groups import digest, sample_slot
 from rewardkit.records.inputs import Inputs, find_inputs
 from rewardkit.records.text import path_text
 from rewardkit.report.comparison import Side
+from rewardkit.training import MARK
 from rewardkit.types import Completion, Generation
 
 _FILES = ("scores.jsonl", "summary.json", "config.toml")
@@ -52,6 +53,7 @@ class SavedRun:
         config: What config.toml says; empty for a file alone.
         summary: What summary.json says; None for a run that did not come to its end.
         rewards: The rewards' names, in order.
+        training: Whether `rewardkit train` wrote it: its texts are in its own generations.jsonl.
     """
 
     path: Path
@@ -59,6 +61,7 @@ class SavedRun:
     config: dict[str, Any] = field(default_factory=dict)
     summary: dict[str, Any] | None = None
     rewards: list[str] = field(default_factory=list)
+    training: bool = False
 
     @property
     def name(self) -> str:
@@ -140,6 +143,9 @@ def open_run(given: str | Path) -> SavedRun:
 
 def _open_folder(folder: Path) -> SavedRun:
     shown = path_text(folder)
+    if is_training_run(folder):
+        scores = folder / "scores.jsonl"
+        return SavedRun(folder, scores, rewards=_rewards_of(scores) if scores.exists() else [], training=True)
     config = _config(folder)
     if config is None:
         inside = sorted(path_text(one) for one in folder.iterdir() if (one / "config.toml").is_file())
@@ -153,6 +159,15 @@ def _open_folder(folder: Path) -> SavedRun:
     except ValueError as problem:
         raise RunFolderError(f"{shown}/summary.json is damaged: {problem}") from None
     return SavedRun(folder, folder / "scores.jsonl", config, summary, list(config["reward"]))
+
+
+def is_training_run(folder: Path) -> bool:
+    """Whether a folder is that of a run of `rewardkit train`."""
+    try:
+        with (folder / "config.toml").open("rb") as file:
+            return file.read(len(MARK)) == MARK.encode()
+    except OSError:
+        return False
 
 
 def _config(folder: Path) -> dict[str, Any] | None:
@@ -221,6 +236,9 @@ def open_texts(run: SavedRun, readers: Mapping[str, Reader]) -> Records:
     Raises:
         InputError: It is not there, or has changed since; the message says which.
     """
+    if run.training:
+        generations = str(run.path / "generations.jsonl")
+        return read_generations(find_inputs([generations], readers=readers), readers=readers, allow_empty=True)
     if not run.config:
         raise InputError(f"{run.name} is a file of scores alone, so the texts are not known")
     inputs = _same_input(run, readers)

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+MARK = "# Written by rewardkit train"
+"""What config.toml in the folder of a training run begins with."""
+
 
 @dataclass(frozen=True)
 class TrainOptions:

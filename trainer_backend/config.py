@@ -188,7 +188,11 @@ class GRPOConfig(BaseModel, metaclass=_Made):
         "model", None, 'A folder, a hub name, a .gguf file, or "smollm2" (the model of the example).', "name"
     )
     dtype: Annotated[Literal["bfloat16", "float32", "float16", "auto"], _renamed(_DTYPE_NAMES)] = _field(
-        "model", "bfloat16", 'Of the frozen weights; the adapter is float32. "auto": as the checkpoint says.'
+        "model",
+        "auto",
+        'Of the frozen weights, and what 4-bit ones compute in; the adapter is float32. "auto": bfloat16 where the'
+        " device multiplies in it (a GPU that has it; a CPU with AVX512-BF16 or AMX), else float32, which is several"
+        " times faster there.",
     )
     load_in_4bit: bool = _field(
         "model", False, "NF4 with double quantisation (bitsandbytes): a quarter of the memory of the weights."
@@ -698,8 +702,6 @@ def _check_schedule(config: GRPOConfig) -> None:
             "model.load_in_4bit cannot be used with a .gguf file, which is read into plain weights; name the folder of"
             " the model before it was converted, or leave load_in_4bit out"
         )
-    if config.load_in_4bit and config.dtype == "auto":
-        raise ValueError('model.dtype is what 4-bit weights compute in; set "bfloat16" or "float32"')
 
 
 def _check_reward(config: GRPOConfig) -> None:
@@ -896,7 +898,7 @@ def read_training_file(path: str | Path, overrides: Sequence[str] = ()) -> GRPOC
     path = Path(path)
     tables = _read_tables(path)
     try:
-        fields = _from_tables(tables)
+        fields = fields_of_tables(tables)
         base = Path(os.path.normpath(path.absolute().parent))
         _anchor(fields, base)
         fields.setdefault("base", base)
@@ -933,7 +935,12 @@ def _tables() -> dict[str, dict[str, str]]:
     return found
 
 
-def _from_tables(tables: Mapping[str, Any]) -> dict[str, Any]:
+def fields_of_tables(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings by field of what a training file holds by table and key.
+
+    Raises:
+        ConfigError: There is no such table or key; the message names the nearest.
+    """
     known = _tables()
     fields: dict[str, Any] = {}
     for table, keys in tables.items():

@@ -26,7 +26,7 @@ from rewardkit.types import Generation
 from trainer_backend.data import Prompt
 from trainer_backend.parallel import World
 from trainer_backend.rollout.types import Rollout, Sampler
-from trainer_backend.runlog import as_generation
+from trainer_backend.runlog import as_generation, wants_ids
 
 FOLDER = "held_out"
 
@@ -163,12 +163,13 @@ def _measure(
 ) -> Measured:
     places: list[int] = []
     mine, own_seed = world.share(prompts), seed ^ _SEED ^ (world.rank << 32)
+    ids = wants_ids(engine)
 
     def arriving() -> Iterator[Generation]:
         """Groups as soon as they are sampled, so that they are scored while others are drawn."""
         for place, rollout in sampler.sample(mine, n, seed=own_seed, greedy=greedy):
             places.append(place)
-            yield _generation(rollout, step, "greedy" if greedy else "sampled")
+            yield _generation(rollout, step, "greedy" if greedy else "sampled", ids)
 
     scored = list(engine.score(arriving()))
     own = [group for _, group in sorted(zip(places, scored, strict=True), key=lambda pair: pair[0])]
@@ -185,9 +186,9 @@ def _measure(
     )
 
 
-def _generation(rollout: Rollout, step: int | None, how: str) -> Generation:
+def _generation(rollout: Rollout, step: int | None, how: str, ids: bool) -> Generation:
     """Return a group that is told apart from the other way of sampling as another model's column."""
-    made = as_generation(rollout.prompt.sample, rollout.completions, step)
+    made = as_generation(rollout.prompt.sample, rollout.completions, step, ids=ids)
     here = made.sample
     return msgspec.structs.replace(made, model=how, key=group_key(how, here.id, here.step, here.prompt, here.reference))
 

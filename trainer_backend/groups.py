@@ -10,10 +10,15 @@ import contextlib
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
 
 from rewardkit.compose import Reward
 from rewardkit.engine import Engine, Scored
+from rewardkit.errors import ContractError
+from rewardkit.reward import TrlLog
 from rewardkit.stats import expected_dead_share, group_diagnostics, moments, multiplicities
 from rewardkit.types import Generation, Score
 from trainer_backend.advantage import Advantages, advantages
@@ -22,7 +27,7 @@ from trainer_backend.config import GRPOConfig
 from trainer_backend.data import Prompt
 from trainer_backend.parallel import World
 from trainer_backend.rollout.types import Rollout, Sampler
-from trainer_backend.runlog import as_generation
+from trainer_backend.runlog import as_generation, wants_ids
 
 TOTAL = "total"
 """The name of the reward that trains."""
@@ -38,12 +43,14 @@ class Groups:
         rollouts, scored: The groups and their scores, in the order of the prompts.
         sampling: Seconds in the sampler.
         scoring: Seconds beyond these until the last score was there.
+        logged: What reward functions gave to TRL's `log_metric`, by name.
     """
 
     rollouts: tuple[Rollout, ...]
     scored: tuple[Scored, ...]
     sampling: float
     scoring: float
+    logged: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     @property
     def tokens(self) -> int:
@@ -68,7 +75,7 @@ def draw(sampler: Sampler, engine: Engine, prompts: Sequence[Prompt], n: int, *,
     places: list[int] = []
     rollouts: list[Rollout] = []
     sampling, started = 0.0, time.perf_counter()
-    stream = sampler.sample(prompts, n, seed=seed)
+    stream, ids = sampler.sample(prompts, n, seed=seed), wants_ids(engine)
 
     def arriving() -> Iterator[Generation]:
         nonlocal sampling
@@ -80,19 +87,62 @@ def draw(sampler: Sampler, engine: Engine, prompts: Sequence[Prompt], n: int, *,
                 return
             places.append(found[0])
             rollouts.append(found[1])
-            yield as_generation(found[1].prompt.sample, found[1].completions, step)
+            yield as_generation(found[1].prompt.sample, found[1].completions, step, ids=ids)
 
-    try:
-        # Not `score`: it would look at the first 32 groups before it scores one. Columns were checked at the start.
-        scored = list(engine.score_unchecked(arriving()))
-    finally:
-        with contextlib.suppress(AttributeError):  # an iterator that is no generator
-            stream.close()  # type: ignore[attr-defined]
+    with TrlLog() as log:
+        try:
+            # Not `score`: it would look at the first 32 groups before it scores one. Columns were checked at the start.
+            scored = list(engine.score_unchecked(arriving()))
+        finally:
+            with contextlib.suppress(AttributeError):  # an iterator that is no generator
+                stream.close()  # type: ignore[attr-defined]
+    scored = _with_columns(scored, log.columns)
     order = sorted(range(len(places)), key=places.__getitem__)
     whole = time.perf_counter() - started
     return Groups(
-        tuple(rollouts[at] for at in order), tuple(scored[at] for at in order), sampling, max(0.0, whole - sampling)
+        tuple(rollouts[at] for at in order),
+        tuple(scored[at] for at in order),
+        sampling,
+        max(0.0, whole - sampling),
+        log.metrics,
     )
+
+
+def _with_columns(scored: list[Scored], columns: Mapping[int, Mapping[str, Sequence[Any]]]) -> list[Scored]:
+    """Return groups whose completions have what a reward gave to TRL's `log_extra`.
+
+    A prompt that was drawn several times was one group to the reward, whose values are dealt out in order.
+
+    Raises:
+        ContractError: It gave another number of values than there are completions.
+    """
+    if not columns:
+        return scored
+    counts: dict[int, int] = {}
+    for one in scored:
+        counts[one.generation.key] = counts.get(one.generation.key, 0) + len(one.generation.completions)
+    for key, named in columns.items():
+        for name, values in named.items():
+            if len(values) != counts[key]:
+                raise ContractError(
+                    f"log_extra({name!r}, ...) was given {len(values)} values for a group of {counts[key]};"
+                    " give one for each completion"
+                )
+    taken: dict[int, int] = {}
+    return [_with_values(one, columns.get(one.generation.key, {}), taken) for one in scored]
+
+
+def _with_values(scored: Scored, columns: Mapping[str, Sequence[Any]], taken: dict[int, int]) -> Scored:
+    generation = scored.generation
+    start = taken.get(generation.key, 0)
+    taken[generation.key] = start + len(generation.completions)
+    completions = tuple(
+        msgspec.structs.replace(
+            one, metadata={**one.metadata, **{name: values[at] for name, values in columns.items()}}
+        )
+        for at, one in enumerate(generation.completions, start)
+    )
+    return Scored(msgspec.structs.replace(generation, completions=completions), scored.scores)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,11 +153,15 @@ class Judged:
         scored: All groups, those of the first process first.
         advantages: One number a completion, in the same order; groups are numbered in it.
         first: The place of this process's first completion.
+        prompt_tokens: Tokens of the prompts, once for each completion; over all processes.
+        logged: Means of what reward functions gave to TRL's `log_metric`, over all processes.
     """
 
     scored: tuple[Scored, ...]
     advantages: Advantages
     first: int
+    prompt_tokens: int
+    logged: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def totals(self) -> list[list[Score]]:
@@ -150,7 +204,13 @@ def judge(groups: Groups, config: GRPOConfig, world: World) -> Judged:
         rewards=rewards, groups=ids, method=config.advantage_method, weights=weights, k=config.advantage_k
     )
     first = sum(len(group.scores[TOTAL]) for part in parts[: world.rank] for group in part)
-    return Judged(scored, found, first)
+    prompts = sum(len(rollout.prompt.ids) * len(rollout.completions) for rollout in groups.rollouts)
+    logged: dict[str, list[float]] = {}
+    for part in world.gather(groups.logged):
+        for name, values in part.items():
+            logged.setdefault(name, []).extend(values)
+    means = {name: math.fsum(values) / len(values) for name, values in logged.items()}
+    return Judged(scored, found, first, int(world.sums([prompts])[0]), means)
 
 
 def _rewards(scores: Sequence[Score], method: str) -> tuple[list[float | None], list[float] | None]:
@@ -200,7 +260,8 @@ def reward_metrics(judged: Judged, rewards: Mapping[str, Reward] | None = None) 
     count = max(1, judged.completions)
     found = {
         "reward": math.nan if every is None else every.mean,
-        "reward_std": math.nan if seen.std_within_groups is None else seen.std_within_groups,
+        "reward_std": math.nan if every is None or every.std is None else every.std,
+        "groups/reward_std": math.nan if seen.std_within_groups is None else seen.std_within_groups,
         "frac_reward_zero_std": judged.advantages.dead_share,
         "groups/all": float(judged.advantages.groups),
         "groups/live": float(judged.live),
@@ -224,7 +285,10 @@ def reward_metrics(judged: Judged, rewards: Mapping[str, Reward] | None = None) 
 
 
 def _components(judged: Judged, rewards: Mapping[str, Reward]) -> dict[str, list[float]]:
-    """Return the values of each component of the total, and of each metric that is not called like one."""
+    """Return the values of each component of the total, and of each metric.
+
+    A metric that is called like a component is told apart from it: "NAME (metric)".
+    """
     whole = rewards[TOTAL].label if TOTAL in rewards else TOTAL
     parts: dict[str, list[float]] = {}
     metrics: dict[str, list[float]] = {}
@@ -236,7 +300,7 @@ def _components(judged: Judged, rewards: Mapping[str, Reward]) -> dict[str, list
         for name, scores in group.scores.items():
             if name != TOTAL:
                 metrics.setdefault(name, []).extend(score.value for score in scores if score.value is not None)
-    return {**metrics, **parts}
+    return {**{f"{name} (metric)" if name in parts else name: found for name, found in metrics.items()}, **parts}
 
 
 def _lengths(judged: Judged) -> dict[str, float]:
@@ -247,4 +311,6 @@ def _lengths(judged: Judged) -> dict[str, float]:
     found = {"completions/clipped_ratio": 1.0 - len(ended) / len(every)}
     if ended:
         found["completions/mean_terminated_length"] = sum(ended) / len(ended)
+        found["completions/min_terminated_length"] = min(ended)
+        found["completions/max_terminated_length"] = max(ended)
     return found

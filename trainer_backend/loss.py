@@ -27,6 +27,7 @@ micro-batches add up to the loss of the batch ("bnpo" alone is defined over a mi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
@@ -577,8 +578,9 @@ def metrics(loss: Loss, logps: torch.Tensor, ctx: Context) -> dict[str, float]:
         "ratio_max": float(ratio[mask].max()),
     }
     if loss.shape == "clip":
-        found["clip_low"] = float(((level < 1.0 - loss.epsilon_low) & (adv < 0))[mask].double().mean())
-        found["clip_high"] = float(((level > 1.0 + loss.high) & (adv > 0))[mask].double().mean())
+        low, high = _clipped(loss, level, adv)
+        found["clip_low"] = float(low[mask].double().mean())
+        found["clip_high"] = float(high[mask].double().mean())
     if ctx.ref_logps is not None:
         apart = (ctx.ref_logps - logps)[mask].clamp(-LIMIT, LIMIT)
         found["kl_ref"] = float((torch.expm1(apart) - apart).mean())
@@ -593,3 +595,28 @@ def metrics(loss: Loss, logps: torch.Tensor, ctx: Context) -> dict[str, float]:
         found["weight_mean"] = float(weights.mean())
         found["weight_zero"] = float((weights == 0).double().mean())
     return found
+
+
+def clipped_rows(loss: Loss, logps: torch.Tensor, ctx: Context) -> tuple[float, float]:
+    """Return the least share of a row's tokens that the clip takes away below, and the largest that it does above.
+
+    A row without counted tokens is none; (nan, nan) where there is no other. For losses that clip.
+    """
+    logps = _checked(logps, ctx)
+    mask = ctx.mask
+    rows = mask.any(-1)
+    if not bool(rows.any()):
+        return math.nan, math.nan
+    log_ratio = ctx.log_ratio(logps)
+    level = (log_ratio if loss.ratio == "token" else row_mean(log_ratio, mask).expand_as(mask)).exp()
+    low, high = _clipped(loss, level, ctx.token_advantages(logps.dtype).expand_as(mask))
+    tokens = mask.sum(-1)[rows].double()
+    return (
+        float(((low & mask).sum(-1)[rows] / tokens).min()),
+        float(((high & mask).sum(-1)[rows] / tokens).max()),
+    )
+
+
+def _clipped(loss: Loss, level: torch.Tensor, adv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return which tokens the clip takes away below, and above."""
+    return (level < 1.0 - loss.epsilon_low) & (adv < 0), (level > 1.0 + loss.high) & (adv > 0)

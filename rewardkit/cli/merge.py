@@ -17,8 +17,8 @@ from rewardkit.plugins import readers
 from rewardkit.records import Records
 from rewardkit.records.text import path_text
 from rewardkit.report.summary import Summary
-from rewardkit.run import Observer, Outcome, Plan, _Run
-from rewardkit.runfolder import RunFolder, _score
+from rewardkit.run import Observer, Outcome, Plan, Run
+from rewardkit.runfolder import RunFolder, score_of
 from rewardkit.saved import SavedRun, ScoredRow, identity_without_shard, open_run, open_texts
 from rewardkit.types import Generation, Score
 
@@ -97,7 +97,7 @@ def merge(runs: Sequence[SavedRun], output: Path, *, overwrite: bool = False) ->
     config = _whole(runs[0].config)
     names = list(config["reward"])
     labels = [name for name, formula in config["reward"].items() if formula == "label"]
-    run = _Run(Plan(config["input"]["path"], {}), Observer())
+    run = Run(Plan(config["input"]["path"], {}), Observer())
     run.summary = Summary(names, labels=labels)
     run.outcome = Outcome({}, output)
     count = 0
@@ -111,7 +111,7 @@ def merge(runs: Sequence[SavedRun], output: Path, *, overwrite: bool = False) ->
                 run.summary.add(scored.generation, scored.scores)
                 writer.write(scored)
                 count += len(scored.generation.completions)
-        run._finish(records, folder)
+        run.finish(records, folder)
     return count
 
 
@@ -140,5 +140,5 @@ def _scores_of(generation: Generation, rows: Iterator[ScoredRow], run: SavedRun)
         raise InputError(f"{run.name}: its scores do not follow the input at {generation.where}")
     for row in found:
         for record in row.records:
-            scores[record.reward].append(_score(record))
+            scores[record.reward].append(score_of(record))
     return scores

@@ -71,7 +71,8 @@ def command(
     """Show one reward, or a saved run.
 
     NAME shows what a reward does, its options, its reference, an example. RUN is a run folder (RUN:MODEL one model of
-    it): its summary or, with an option that chooses some, completions with their scores, reasons and texts.
+    it), also of a training run: its summary or, with an option that chooses some, completions with their scores,
+    reasons and texts.
     """
     options = (reward, worst, best, group, sample, disagree, limit, errors or None, as_json or None)
     registry = load_plugins().registry

@@ -80,7 +80,12 @@ def show_run(given: str, wanted: Wanted) -> None:
     if not run.finished:
         click.echo(f"rewardkit: {visible(_unfinished(run), 400)}", err=True)
     if not wanted.any:
-        _show_summary(run, wanted)
+        if run.training:
+            from rewardkit.cli.show_training import show_training
+
+            show_training(run, as_json=wanted.as_json)
+        else:
+            _show_summary(run, wanted)
         return
     found = list(_find(run, model, wanted))
     texts, why_not = _texts_of(run, [row.at for part in found for row in part.rows])

@@ -23,7 +23,7 @@ from rewardkit.records.generations import OwnGenerations, own_generation
 from rewardkit.records.groups import Groups
 from rewardkit.records.jsonl import JsonLines, objects_of_lines, rows_of_lines
 from rewardkit.records.mapping import flat_mapper, mapper
-from rewardkit.records.reading import _KEPT, Records, _OwnRecords, _RowRecords
+from rewardkit.records.reading import BAD_KEPT, OwnRecords, Records, RowRecords
 from rewardkit.records.rows import BadRow, Row
 from rewardkit.records.source import MAX_LINE, Source
 from rewardkit.records.table_chunks import BatchReader, cut_table, rows_of_piece
@@ -87,10 +87,10 @@ def _plan(records: Records, by_task: bool) -> ReadPlan | None:
     if type(records.source) not in _CUT:
         return None
     table = isinstance(getattr(records, "_reader", None), BatchReader)
-    if type(records) is _RowRecords and (table or type(records._reader) is JsonLines):
+    if type(records) is RowRecords and (table or type(records._reader) is JsonLines):
         fields = {role: None if path is None else str(path) for role, path in records._relative.items()}
         return ReadPlan(False, table, records._where(), fields, list(records._stars), by_task)
-    if type(records) is _OwnRecords and type(records._reader) is OwnGenerations and records._group is None:
+    if type(records) is OwnRecords and type(records._reader) is OwnGenerations and records._group is None:
         return ReadPlan(True, False, records._where())
     return None
 
@@ -176,7 +176,7 @@ class Counts:
 
     def note_bad(self, line: int, why: str, rows: int = 1) -> None:
         self.bad_rows += rows
-        if len(self.bad) < _KEPT:
+        if len(self.bad) < BAD_KEPT:
             self.bad.append(BadRow(line, why))
 
     def note_model(self, model: str | None) -> None:

@@ -40,7 +40,7 @@ from rewardkit.types import Generation
 _PEEK = 100  # rows looked at for guessing
 _PEEK_CHARACTERS = 32_000_000  # looked at no further than this, so that huge rows do not fill the memory
 _PEEK_BAD = 1000  # bad rows without a good one after which the file is taken for something else
-_KEPT = 100  # bad rows kept with their reason
+BAD_KEPT = 100  # bad rows kept with their reason
 
 
 class Records:
@@ -138,7 +138,7 @@ class Records:
 
     def _note_bad(self, line: int, why: str, rows: int = 1) -> None:
         self.bad_rows += rows
-        if len(self.bad) < _KEPT:
+        if len(self.bad) < BAD_KEPT:
             self.bad.append(BadRow(line, why))
 
     def _note_model(self, model: str | None) -> None:
@@ -146,7 +146,7 @@ class Records:
             self.models.append(model)
 
 
-class _RowRecords(Records):
+class RowRecords(Records):
     """Rows that a map turns into generations."""
 
     _reader: Reader
@@ -211,7 +211,7 @@ class _RowRecords(Records):
         return rows if self._limit is None else self._limited(rows)
 
 
-class _OwnRecords(Records):
+class OwnRecords(Records):
     """Generations that the reader makes itself."""
 
     _reader: GenerationReader
@@ -247,7 +247,7 @@ class _OwnRecords(Records):
             yield result
 
 
-class _ManyRecords(Records):
+class ManyRecords(Records):
     """The generations of several files, one after the other; groups may be spread over them."""
 
     def __init__(self, parts: Sequence[Records], limit: int | None) -> None:
@@ -284,21 +284,21 @@ class _ManyRecords(Records):
                 return
             before = (self.rows, self.bad_rows)
             for generation in part._generate(groups):
-                self._absorb(part, before)
+                self.absorb(part, before)
                 yield generation
-            self._absorb(part, before)
+            self.absorb(part, before)
             self._taken += part._taken
 
-    def _absorb(self, part: Records, before: tuple[int, int]) -> None:
+    def absorb(self, part: Records, before: tuple[int, int]) -> None:
         """Take over the counts of a part, before which the counts were `before`."""
         new = before[1] + part.bad_rows - self.bad_rows
         self.rows, self.bad_rows = before[0] + part.rows, before[1] + part.bad_rows
-        # A part that is no `_RowRecords` or `_OwnRecords` counts nothing twice: the groups are shared.
+        # A part that is no `RowRecords` or `OwnRecords` counts nothing twice: the groups are shared.
         self.duplicate_ids = max(self.duplicate_ids, part.duplicate_ids)
         if new:
             at = len(part.bad) - min(new, len(part.bad))
             named = [BadRow(bad.line, bad.why, part.source.name) for bad in part.bad[at:]]
-            self.bad += named[: _KEPT - len(self.bad)]
+            self.bad += named[: BAD_KEPT - len(self.bad)]
         if len(part.models) and not set(part.models).issubset(self.models):
             for model in part.models:
                 self._note_model(model)
@@ -392,7 +392,7 @@ def _open_several(opener: _Opener, inputs: Inputs) -> Records:
             hint = f"it was found in {inputs.text}; to leave it out, name the other files or give a glob"
             problem.args = (f"{problem}\n  {hint}", *problem.args[1:])
             raise
-        if isinstance(part, _RowRecords):
+        if isinstance(part, RowRecords):
             part.release()  # not a hundred rows and an open file for each of many
         parts.append(part)
     if not parts:
@@ -401,7 +401,7 @@ def _open_several(opener: _Opener, inputs: Inputs) -> Records:
         names = ", ".join(name for name, _ in inputs.passed[-5:])
         raise InputError(f"{inputs.text}: no generations in {names}; --allow-empty accepts that")
     opener.note_maps(parts)
-    many = _ManyRecords(parts, opener.limit)
+    many = ManyRecords(parts, opener.limit)
     counts = [part.total for part in parts]
     many.total = None if None in counts else sum(count for count in counts if count is not None)
     return many
@@ -467,7 +467,7 @@ class _Opener:
                 self.notes.append(f"{part.source.name} is read as {part.describe() or part.format}")
 
     def _open_own(self, source: Source, name: str, reader: Any) -> Records:
-        own = _OwnRecords(source, name, unit=getattr(reader, "unit", "line"), limit=self.limit)
+        own = OwnRecords(source, name, unit=getattr(reader, "unit", "line"), limit=self.limit)
         own._group = self.given.get("group")
         some = list(itertools.islice(_good_of(reader.generations(source)), _PEEK if self.tables else 1))
         if some:
@@ -523,7 +523,7 @@ class _Opener:
         filled = _grouped(reader, source, filled, relative)
         self.notes += [note for note in filled.notes if note not in self.notes]
         fields = _checked(source, filled.map, self.given, looked, columns)
-        records = _RowRecords(
+        records = RowRecords(
             source,
             name,
             unit=unit,
@@ -566,11 +566,11 @@ class _Opener:
         if fixed is not None:
             return Guess(relative.over(fixed), ())
         name, prefix, columns = looks
-        alike = isinstance(like, _RowRecords) and like.format == name and like._prefix == prefix
-        if alike and isinstance(like, _RowRecords) and set(like.columns) == set(columns):
+        alike = isinstance(like, RowRecords) and like.format == name and like._prefix == prefix
+        if alike and isinstance(like, RowRecords) and set(like.columns) == set(columns):
             return Guess(like._relative, like.guessed)
         filled = guess(peek, relative, unit)
-        if not filled.sure and alike and isinstance(like, _RowRecords):
+        if not filled.sure and alike and isinstance(like, RowRecords):
             completion = like._relative["completion"]
             if completion is not None and all(
                 path is None or _somewhere(peek, path, completion) for path in like._relative.values()
@@ -733,7 +733,7 @@ def _shown(fields: FieldMap, prefix: str) -> FieldMap:
     return FieldMap({**fields, "completion": Path((*Path.parse(prefix).steps, *completion.steps))})
 
 
-def _try(source: Source, records: _RowRecords, peek: list[Row]) -> None:
+def _try(source: Source, records: RowRecords, peek: list[Row]) -> None:
     """Map the first rows once for nothing.
 
     Raises:

@@ -17,7 +17,7 @@ import msgspec
 from rewardkit.errors import WorkerError
 from rewardkit.records.chunks import Chunk
 from rewardkit.workers.chunk_scorer import PieceResult, ScoringPlan
-from rewardkit.workers.pool import _command, _folder, _root
+from rewardkit.workers.pool import package_root, worker_command, working_folder
 from rewardkit.workers.process import Dropped, Ended, Late, Process
 from rewardkit.workers.wire import HEADER, Stuck, frame, plain
 
@@ -45,8 +45,8 @@ class ChunkPool:
         self.workers = workers
         self._closed = False
         self._broken = False
-        self._command = _command()
-        self._folder = _folder()
+        self._command = worker_command()
+        self._folder = working_folder()
         self._environment = _environment()
         self._greeting = _greeting(plan)
         self._jobs: queue.SimpleQueue[tuple[Chunk, Future[PieceResult | None]] | None] = queue.SimpleQueue()
@@ -186,7 +186,7 @@ def _greeting(plan: ScoringPlan) -> bytes:
 
 
 def _environment() -> dict[str, str]:
-    environment, root = dict(os.environ), _root()
+    environment, root = dict(os.environ), package_root()
     if root is not None:
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (root, environment.get("PYTHONPATH"))))
     return environment

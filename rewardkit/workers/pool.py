@@ -64,9 +64,9 @@ class Core:
         self._refused: dict[int | None, str] = {}
         self._unfinished = 0
         self._lock = threading.Lock()
-        self.command = _command()
-        self.folder = _folder()
-        self._root = _root()
+        self.command = worker_command()
+        self.folder = working_folder()
+        self._root = package_root()
         self.greeting = self._greeting()
 
     def _greeting(self) -> bytes:
@@ -255,7 +255,7 @@ def cpu_count() -> int:
     return os.cpu_count() or 1
 
 
-def _command() -> list[str]:
+def worker_command() -> list[str]:
     """Return the command of a worker, with this interpreter's own flags where they change what code does."""
     if not sys.executable or not hasattr(os, "killpg") or not hasattr(select, "poll"):
         raise WorkerError("worker processes need a POSIX system and a Python that can be started (sys.executable)")
@@ -266,14 +266,15 @@ def _command() -> list[str]:
     return [sys.executable, *flags, "-P", "-m", "rewardkit.workers"]
 
 
-def _folder() -> str | None:
+def working_folder() -> str | None:
+    """Return the folder that workers start in: the present one; None where it is gone."""
     try:
         return os.getcwd()
     except FileNotFoundError:
         return None
 
 
-def _root() -> str | None:
+def package_root() -> str | None:
     """Return the folder that this package was imported from, unless every interpreter finds it by itself."""
     import site
     import sysconfig

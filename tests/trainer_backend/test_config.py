@@ -142,7 +142,6 @@ def test_steps_go_by_max_steps_or_by_epochs() -> None:
         ({"loss_options": {"dual_clp": 3.0}}, "did you mean dual_clip?"),
         ({"loss_options": {"kl_gradient": "plain"}}, "grpo.beta is 0"),
         ({"epsilon": 1.5}, "grpo.epsilon is at most 1"),
-        ({"load_in_4bit": True, "dtype": "auto"}, "model.dtype is what 4-bit weights compute in"),
         ({"kv_cache_dtype": "fp8"}, "rollout.kv_cache_dtype is a setting of vLLM"),
         ({"model": "m.gguf", "load_in_4bit": True}, "load_in_4bit cannot be used with a .gguf file"),
         ({"model": "m", "gguf_file": "m.gguf", "load_in_4bit": True}, "load_in_4bit cannot be used with a .gguf file"),
@@ -153,6 +152,10 @@ def test_what_is_wrong_is_one_sentence_with_table_key_and_what_to_write(settings
     text = message(**settings)
     assert wanted in text
     assert "\n" not in text and "pydantic" not in text and "validation error" not in text
+
+
+def test_the_type_is_the_machines_choice_unless_it_is_said() -> None:
+    assert GRPOConfig().dtype == "auto" and GRPOConfig(load_in_4bit=True).dtype == "auto"
 
 
 def test_several_wrong_values_are_told_together_one_a_line() -> None:

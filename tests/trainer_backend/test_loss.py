@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="the trainer's formulas need torch")
 from rewardkit.errors import OptionError, UnknownName  # noqa: E402
 from trainer_backend.context import Context, Totals, token_mask, top_entropy_mask  # noqa: E402
 from trainer_backend.errors import TensorError  # noqa: E402
-from trainer_backend.loss import PRESETS, Loss, gradients, kl_terms, metrics, preset  # noqa: E402
+from trainer_backend.loss import PRESETS, Loss, clipped_rows, gradients, kl_terms, metrics, preset  # noqa: E402
 
 TOKENS, MAX_LENGTH = 7, 16
 
@@ -564,3 +564,14 @@ def test_random_presets_with_random_extras_agree_with_the_retyping() -> None:
         logps, ctx = make(seed, lengths)
         loss = PRESETS[name].loss
         assert float(loss(logps, ctx)) == pytest.approx(retyped(loss, logps, ctx), rel=1e-11, abs=1e-12), name
+
+
+def test_the_rows_that_are_clipped_least_and_most() -> None:
+    ratios = torch.tensor([[0.5, 0.5, 1.0, 9.0], [0.5, 1.0, 1.0, 1.0], [2.0, 2.0, 1.0, 1.0], [2.0, 1.0, 9.0, 9.0]])
+    mask = torch.tensor([[1, 1, 1, 0], [1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 0, 0]], dtype=torch.bool)
+    ctx = Context(mask=mask, advantages=torch.tensor([-1.0, -1.0, 1.0, 1.0]), old_logps=torch.full((4, 4), -1.0))
+    logps = ratios.log() - 1.0
+    low, high = clipped_rows(preset("grpo"), logps, ctx)
+    assert (low, high) == (0.0, 0.5)  # below: 2/3, 1/4, and 0 where A > 0; above: 1/2 and 1/2
+    both = Context(mask=mask[:2], advantages=ctx.advantages[:2], old_logps=torch.full((2, 4), -1.0))
+    assert clipped_rows(preset("grpo"), logps[:2], both) == (0.25, 0.0)

@@ -451,7 +451,8 @@ def test_metrics_are_those_of_the_whole_batch_and_have_trls_names() -> None:
     _, whole = gradient(policy, rows, dataclasses.replace(how, token_budget=None))
     names = {
         "loss", "policy_loss", "kl_loss", "grad_norm", "learning_rate", "kl", "entropy", "clip_ratio/low_mean",
-        "clip_ratio/high_mean", "clip_ratio/region_mean", "sampling/sampling_logp_difference/mean",
+        "clip_ratio/high_mean", "clip_ratio/region_mean", "clip_ratio/low_min", "clip_ratio/high_max",
+        "sampling/importance_sampling_ratio/zero", "sampling/sampling_logp_difference/mean",
         "sampling/sampling_logp_difference/max", "sampling/importance_sampling_ratio/min",
         "sampling/importance_sampling_ratio/mean", "sampling/importance_sampling_ratio/max", "completions/mean_length",
     }  # fmt: skip

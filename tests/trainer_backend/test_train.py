@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import os
 import random
 import re
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import time
@@ -39,8 +41,9 @@ from tiny_runs import (
 )
 
 import trainer_backend
-from rewardkit import Score, read_generations
-from rewardkit.errors import RewardkitError, RunFolderError, UsageError
+from rewardkit import Score, parse, read_generations, score
+from rewardkit.errors import ContractError, RewardkitError, RunFolderError, UsageError
+from rewardkit.reward import as_reward
 from rewardkit.training import TrainOptions
 from trainer_backend import GRPOConfig, GRPOTrainer, checkpoint, setup
 from trainer_backend.model import adapter
@@ -93,6 +96,13 @@ def log_of(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
 
 
+def rewardkit(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "rewardkit", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
 def notes_of(run: Path) -> str:
     return "\n".join(line.get("text", "") for line in log_of(run))
 
@@ -117,6 +127,45 @@ def test_a_file_trains_a_model_that_learns(tmp_path: Path, capsys: pytest.Captur
     tuned = PeftModel.from_pretrained(base, str(run / "adapter"))
     assert any(bool(value.abs().max() > 0) for name, value in tuned.named_parameters() if "lora_B" in name)
     assert (run / "latest").exists() and (run / "held_out" / "before.jsonl").exists()
+
+
+def test_eval_show_and_compare_read_a_run(tmp_path: Path) -> None:
+    changes = {"data.eval": "held_out.jsonl", "reward.length": "length(at_most=40)", "grpo.max_steps": 2}
+    file = write_job(tmp_path, changes)
+    for name, seed in (("one", 0), ("two", 1)):
+        options = TrainOptions(output=tmp_path / name, quiet=True, set=(f"run.seed={seed}",))
+        assert run_file(file, options) == 0
+    shown = rewardkit("show", tmp_path / "one").stdout
+    for said in (
+        "done after 2 of 2 steps", "model  float32  LoRA r4", "learning_rate 0.01  G=8", "total = rewards.py:share",
+        "length = length(at_most=40)", "step 2    reward 0.", "live groups", "held out  greedy", "held out  sampled",
+        "something was learned", "adapter   ", "rewardkit plot", "generations.jsonl -r REWARD",
+    ):  # fmt: skip
+        assert said in shown, (said, shown)
+    document = json.loads(rewardkit("show", tmp_path / "one", "--json").stdout)
+    assert document["finished"] and document["of"] == 2 and document["metrics"]["step"] == 2
+    best = json.loads(rewardkit("show", tmp_path / "one", "--best", "2", "-r", "total", "--json").stdout)
+    generations = tmp_path / "one" / "generations.jsonl"
+    texts = {one.text for group in read_generations(generations) for one in group.completions}
+    found = best["shown"][0]["completions"]
+    assert len(found) == 2 and {one["text"] for one in found} <= texts
+    compared = rewardkit("compare", tmp_path / "one", tmp_path / "two").stdout
+    assert "total" in compared and "length" in compared
+    scored = rewardkit("eval", generations, "-r", f"total={tmp_path / 'rewards.py'}:share", "-o", tmp_path / "e", "-q")
+    assert "(64 scored, 0 unscored)" in scored.stdout
+    same = rewardkit("compare", tmp_path / "one", tmp_path / "e", "--reward", "total").stdout
+    assert "paired completion by completion" in same and re.search(r"total .* 0 +0 +8 +p 1", same), same
+
+
+def test_show_of_an_unfinished_run_says_how_to_go_on(tmp_path: Path) -> None:
+    stop = [_signals(1, 2)]
+    rows = ROWS
+    trainer(tmp_path / "run", max_steps=5, callbacks=stop, rows=rows, eval_dataset=rows).train()
+    shown = rewardkit("show", tmp_path / "run").stdout
+    assert "unfinished, after step 2 of 5" in shown and "before: greedy" in shown
+    assert f"rewardkit train --resume {tmp_path / 'run'}" in shown
+    (tmp_path / "run" / "metrics.jsonl").write_text("")
+    assert "rewardkit plot" not in rewardkit("show", tmp_path / "run").stdout
 
 
 def test_config_toml_runs_the_same_again(tmp_path: Path) -> None:
@@ -441,6 +490,26 @@ def test_a_reward_whose_process_dies_is_an_error(tmp_path: Path) -> None:
     assert "worker" in json.loads((tmp_path / "run" / "summary.json").read_text())["why"]
 
 
+def test_a_reward_process_killed_once_costs_no_more_than_its_completions(tmp_path: Path) -> None:
+    file = write_job(tmp_path, {"grpo.max_error_share": 0.5, "grpo.max_steps": 3})
+    (tmp_path / "rewards.py").write_text(
+        "import os, signal\nfrom pathlib import Path\n\nfrom rewardkit import reward\n\n\n"
+        "@reward(timeout=20)\n"
+        "def share(completion):\n"
+        "    mark = Path(__file__).with_name('killed')\n"
+        "    if completion and not mark.exists():\n"  # the empty texts only start the workers
+        "        mark.touch()\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    words = completion.split()\n"
+        "    return words.count('a') / max(1, len(words))\n"
+    )
+    assert run_file(file, TrainOptions(output=tmp_path / "run", quiet=True)) == 0
+    assert (tmp_path / "killed").exists()
+    lines = metrics_of(tmp_path / "run")
+    assert len(lines) == 3 and [line["rewards/error_share"] for line in lines[1:]] == [0.0, 0.0]
+    assert lines[0]["rewards/error_share"] <= 8 / 32 and lines[0]["rows/in_loss"] >= 24
+
+
 def test_a_reward_that_abstains_on_all_teaches_nothing(tmp_path: Path) -> None:
     out = trainer(tmp_path, lambda completion: None, max_steps=2).train()
     assert out.ended == "done" and not out.learning.learned and out.learning.live == 0
@@ -674,6 +743,50 @@ def test_the_loss_near_zero_is_explained(tmp_path: Path, capsys: pytest.CaptureF
     assert shown.index("reward 0.") < shown.index("grad ") < shown.index("loss ")
 
 
+def test_dead_groups_are_warned_of_with_what_other_sizes_would_give(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """jsboige/CoursIA#10603: 70 % of groups were dead, and nothing said so."""
+
+    def mostly_alike(completion: str, prompt: str) -> float:
+        return share(completion) if prompt == PROMPTS[0] else 0.0
+
+    trainer(tmp_path, mostly_alike, max_steps=6, per_device_train_batch_size=64).train()
+    assert metrics_of(tmp_path)[-1]["frac_reward_zero_std"] >= 7 / 8
+    shown = capsys.readouterr().err
+    assert re.search(r"! 8\d\.\d+ % of groups teach nothing.* at G = 4, .* at G = 8", shown), shown
+
+
+def test_the_estimate_of_the_memory_stands_before_the_first_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """huggingface/trl#3678: a small model ran out of memory on its vocabulary, and nothing had said so."""
+    trainer(tmp_path, max_steps=1).train()
+    shown = capsys.readouterr().err
+    assert shown.index("memory: ") < shown.index("peak about") < shown.index("step 1/1")
+
+
+def _resident_kib() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="this system does not say what a process takes")
+def test_memory_does_not_grow_over_200_steps_of_a_run(tmp_path: Path) -> None:
+    steps, resident, tensors = [], [], []
+
+    def look(step: int, metrics: Mapping[str, float]) -> None:
+        if step % 20 == 0:
+            gc.collect()
+            steps.append(float(step))
+            resident.append(float(_resident_kib()))
+            tensors.append(sum(issubclass(type(one), torch.Tensor) for one in gc.get_objects()))
+
+    trainer(tmp_path, max_steps=200, save_steps=25, callbacks=[look]).train()
+    assert max(tensors[5:]) < max(tensors[:5]) + 5, "one tensor left behind a step would be 100"
+    slope = statistics.linear_regression(steps[2:], resident[2:]).slope
+    assert slope < 40, f"{slope:.1f} KiB a step: {resident}"
+
+
 # ------------------------------------------------------------------------------------------------- settings that matter
 
 
@@ -715,7 +828,6 @@ def test_advantages_by_other_methods(tmp_path: Path, method: str) -> None:
 
 def test_schedules_get_the_real_step(tmp_path: Path) -> None:
     from rewardkit.compose import constant, schedule
-    from rewardkit.reward import as_reward
 
     rising = as_reward(share) + schedule({0: constant(0.0), 2: constant(5.0)})
     trainer(tmp_path, rising, max_steps=3).train()
@@ -809,10 +921,32 @@ def test_a_model_of_the_user_is_given_back_without_our_checkpoints(tmp_path: Pat
     assert not layer.gradient_checkpointing and "_gradient_checkpointing_func" not in vars(layer)
 
 
-def test_vllm_samples_from_the_newest_adapter_and_learns(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("changes", "needs"),
+    [
+        pytest.param({"model.dtype": "bfloat16"}, "torch", id="bfloat16"),
+        pytest.param({"model.load_in_4bit": True, "model.dtype": "auto"}, "bitsandbytes", id="nf4"),
+    ],
+)
+def test_the_command_line_trains_a_model_that_learns(tmp_path: Path, changes: dict[str, Any], needs: str) -> None:
+    pytest.importorskip(needs)
+    file = write_job(tmp_path, {"grpo.max_steps": 12, "data.eval": "held_out.jsonl", **changes})
+    done = train(file, "-o", tmp_path / "run", "--require-learning", "--set", "rollout.check_logps_every=1")
+    assert done.returncode == 0, done.stderr
+    rewards = [line["reward"] for line in metrics_of(tmp_path / "run")]
+    assert sum(rewards[-3:]) / 3 > 0.45 > 0.25 > rewards[0]
+    held = json.loads((tmp_path / "run" / "summary.json").read_text())["held_out"]["sampled"]
+    assert held["after"] > held["before"] + 0.2
+    assert "does not sample" not in notes_of(tmp_path / "run") and "held out  sampled" in done.stdout
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_vllm_samples_from_the_newest_adapter_and_learns(tmp_path: Path, dtype: str) -> None:
+    """huggingface/trl#5312, #4973: a sampler in the trainer's process kept stale weights."""
     pytest.importorskip("vllm", reason="the second sampler")
     write_model(tmp_path / "model", hidden=128)
     settings = {"rollout.engine": "vllm", "rollout.check_logps_every": 1, "grpo.learning_rate": 3e-3}
+    settings["model.dtype"] = dtype
     file = write_job(tmp_path, {"grpo.max_steps": 6, **settings})
     done = train(file, "-o", tmp_path / "run", "-q")
     assert done.returncode == 0, done.stderr
@@ -854,12 +988,83 @@ def test_rewards_are_called_as_trl_calls_them(tmp_path: Path) -> None:
     assert all(len(one["prompts"]) == len(one["completions"]) == len(one["answer"]) == 8 for one in seen)
 
 
+def test_trl_functions_get_token_ids_and_may_log(tmp_path: Path) -> None:
+    words, seen = tokenizer(), []
+
+    def by_trl(
+        prompts: list[str], completions: list[str], completion_ids: list[list[int]], trainer_state: Any, **kwargs: Any
+    ) -> list[float]:
+        assert [words.decode(ids, skip_special_tokens=True) for ids in completion_ids] == completions
+        assert kwargs["answer"] == ["a"] * len(prompts)
+        seen.append((trainer_state.global_step, len(prompts)))
+        kwargs["log_extra"]("first", [text[:1] for text in completions])
+        kwargs["log_metric"]("words", float(len(" ".join(completions).split())))
+        kwargs["log_metric"]("reward", 99.0)  # a name of ours, which stays ours
+        return [share(text) for text in completions]
+
+    rows = [{"prompt": text, "answer": "a"} for text in PROMPTS[:3]]  # of a step's four, one is drawn twice
+    out = trainer(tmp_path, by_trl, rows=rows, eval_dataset=rows, max_steps=2).train()
+    assert out.learning.learned and {step for step, _ in seen} == {0, 1, 2}
+    assert sum(size for step, size in seen if step) == 64  # equal prompts are one group
+    groups = list(read_generations(tmp_path / "generations.jsonl"))
+    made = [one for group in groups for one in group.completions]
+    assert len(made) == 64 and all(one.metadata["first"] == one.text[:1] for one in made)
+    lines = metrics_of(tmp_path)
+    calls = [size for step, size in seen if step == 1]
+    assert lines[0]["words"] == pytest.approx(sum(len(one.text.split()) for one in made[:32]) / len(calls))
+    assert all(line["reward"] <= 1.0 for line in lines)
+    # What it scores on disk is what it scored here, ids and all.
+    again = [value for scored in score(as_reward(by_trl), groups) for value in scored.scores["by_trl"]]
+    assert [one.value for one in again] == [share(one.text) for one in made]
+
+
+def test_log_extra_wants_one_value_for_each_completion(tmp_path: Path) -> None:
+    def by_trl(completions: list[str], log_extra: Any) -> list[float]:
+        log_extra("first", ["only one"])
+        return [share(text) for text in completions]
+
+    with pytest.raises(ContractError, match=r"log_extra\('first', ...\) was given 1 values for a group of 8"):
+        trainer(tmp_path, by_trl, max_steps=1).train()
+
+
 def test_a_dataset_names_and_metrics(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     data = datasets.Dataset.from_list([{"prompt": text, "answer": "a"} for text in PROMPTS])
     out = trainer(tmp_path, {"total": share, "length": "length"}, rows=data, max_steps=2, eval_dataset=data).train()
     assert "rewards/length/mean" in out.metrics and "rewards/share/mean" in out.metrics
     assert out.change is not None and out.change.greedy is not None
+
+
+def test_a_metric_called_like_a_part_of_the_total_leaves_it_alone(tmp_path: Path) -> None:
+    def other(completion: str) -> float:
+        return 7.0
+
+    other.__name__ = "share"
+    both = as_reward(share) + 0.5 * parse("length")
+    out = trainer(tmp_path, {"total": both, "share": other, "length": other}, max_steps=1).train()
+    texts = [one.text for group in read_generations(tmp_path / "generations.jsonl") for one in group.completions]
+    assert out.metrics["rewards/share/mean"] == pytest.approx(sum(map(share, texts)) / len(texts))
+    assert out.metrics["rewards/share (metric)/mean"] == out.metrics["rewards/length (metric)/mean"] == 7.0
+    assert out.metrics["rewards/length/mean"] != 7.0
+
+
+def test_lengths_tokens_and_spread_are_counted_as_trl_counts_them(tmp_path: Path) -> None:
+    rows = [{"prompt": "a b c"}, {"prompt": "a"}]
+    trainer(tmp_path, rows=rows, max_steps=1, per_device_train_batch_size=16).train()
+    line = metrics_of(tmp_path)[0]
+    groups = list(read_generations(tmp_path / "generations.jsonl"))
+    made = [one for group in groups for one in group.completions]
+    lengths = [one.tokens or 0 for one in made]
+    ended = [one.tokens or 0 for one in made if one.finish_reason == "stop"]
+    rewards = [share(one.text) for one in made]
+    assert line["num_tokens"] == 8 * 3 + 8 * 1 + sum(lengths)  # the prompt is counted with each completion
+    assert (line["completions/min_length"], line["completions/max_length"]) == (min(lengths), max(lengths))
+    assert line["completions/min_terminated_length"] == min(ended)
+    assert line["completions/max_terminated_length"] == max(ended) < max(lengths)
+    assert line["completions/mean_terminated_length"] == pytest.approx(sum(ended) / len(ended))
+    assert line["reward_std"] == pytest.approx(statistics.stdev(rewards))
+    spreads = [statistics.stdev([share(one.text) for one in group.completions]) for group in groups]
+    assert line["groups/reward_std"] == pytest.approx(sum(spreads) / len(spreads))
 
 
 def test_a_peft_config_and_a_model_with_an_adapter(tmp_path: Path) -> None:

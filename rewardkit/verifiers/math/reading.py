@@ -81,7 +81,7 @@ class Reading:
 
     @cached_property
     def plain_words(self) -> str:
-        return words._COMMAND.sub(" ", self.plain).replace("{", "").replace("}", "").strip()
+        return words.COMMAND.sub(" ", self.plain).replace("{", "").replace("}", "").strip()
 
     @cached_property
     def folded(self) -> str:

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from rewardkit.verifiers.math.patterns import lazily
 
-_COMMAND = lazily(
+COMMAND = lazily(  # a command that only sets how its argument looks
     r"\\(?:text|mathrm|textrm|textbf|mathbf|textit|mathit|mbox|operatorname|textsf|emph|rm|bf|it)\s*(?=\{)"
 )
 _ENVIRONMENT = lazily(r"\\(?:begin|end)\s*\{[A-Za-z*]{1,12}\}")
@@ -72,7 +72,7 @@ _SAME = {
 @lru_cache(maxsize=4096)
 def folded(text: str) -> str:
     """Return words for comparison: no case, space, punctuation or article."""
-    text = _COMMAND.sub(" ", text)
+    text = COMMAND.sub(" ", text)
     text = _ARTICLE.sub("", text.strip(" {}$"))
     plain = _DROPPED.sub("", text.casefold())
     return _SAME.get(plain, plain)
@@ -88,11 +88,11 @@ _SHORT_WORDS = {
 
 def letters(text: str) -> list[str]:
     """Return the runs of letters, without the names of fonts."""
-    return _RUN.findall(_COMMAND.sub(" ", text))
+    return _RUN.findall(COMMAND.sub(" ", text))
 
 
 def without_fonts(text: str) -> str:
-    return _COMMAND.sub(" ", text)
+    return COMMAND.sub(" ", text)
 
 
 def is_short_word(text: str) -> bool:
@@ -138,9 +138,9 @@ def is_wordy(text: str) -> bool:
     """Whether what is no formula is an answer in words (or a label such as 1.2.3), not a damaged formula."""
     if re.fullmatch(r"\d+(?:\.\d+){2,8}", text):
         return True
-    if _ONLY_LETTERS.fullmatch(_COMMAND.sub(" ", text).strip(" {}")) is not None:
+    if _ONLY_LETTERS.fullmatch(COMMAND.sub(" ", text).strip(" {}")) is not None:
         return True
-    bare = _ANY_COMMAND.sub(" ", _COMMAND.sub(" ", _ENVIRONMENT.sub(" ", text)))
+    bare = _ANY_COMMAND.sub(" ", COMMAND.sub(" ", _ENVIRONMENT.sub(" ", text)))
     return (
         _WORD.search(bare) is not None
         and re.search(r"\\(?:frac|sqrt|overrightarrow|vec)\s*(?:\{[^{}]*\})?\{\s*\}", text) is None
