@@ -30,6 +30,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from torch.optim.lr_scheduler import LambdaLR
 
 from rewardkit.errors import RunFolderError
 from rewardkit.records.text import path_text
@@ -103,14 +104,19 @@ class Checkpoint:
     ) -> None:
         """Put back optimizer, schedule and the random states of this process. The adapter is loaded by its owner.
 
+        What is put back is what training has made: moments, and the place in the schedule. Learning rate, weight decay,
+        betas and epsilon are those that optimizer and schedule were made with, which may be others than before.
+
         Args:
-            optimizer: Made anew, with the settings of the run.
+            optimizer: Made anew, with the settings of the run; None: left as it is.
             scheduler: The same.
             rank: Which process this is. One that was not there when the checkpoint was written keeps its states.
 
         Raises:
             CheckpointError: The state is of another optimizer or schedule.
         """
+        settings = [] if optimizer is None else [_settings(group) for group in optimizer.param_groups]
+        rates = getattr(scheduler, "base_lrs", None)
         for what, target, state in (
             ("optimizer", optimizer, self.optimizer),
             ("schedule", scheduler, self.scheduler),
@@ -127,8 +133,26 @@ class Checkpoint:
                     f"{path_text(self.path)} holds the state of another {what} ({why}); resume with the settings that"
                     " the run was started with"
                 ) from None
+        if optimizer is not None:
+            for group, own in zip(optimizer.param_groups, settings, strict=True):
+                group.update(own)
+        if isinstance(scheduler, LambdaLR):
+            _at_its_place(scheduler, list(rates or ()))
         if rank < len(self.random):
             set_random_state(self.random[rank])
+
+
+def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in group.items() if name != "params"}
+
+
+def _at_its_place(scheduler: LambdaLR, rates: list[float]) -> None:
+    """Set the learning rates of a schedule's place, from the rates that it was made with."""
+    scheduler.base_lrs = rates
+    found = [rate * shape(scheduler.last_epoch) for rate, shape in zip(rates, scheduler.lr_lambdas, strict=True)]
+    for group, rate in zip(scheduler.optimizer.param_groups, found, strict=True):
+        group["lr"] = rate
+    scheduler._last_lr = found
 
 
 @dataclass(frozen=True)

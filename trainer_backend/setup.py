@@ -7,8 +7,10 @@ In the order of what is cheap to refuse: the file, the rewards, the data, the pr
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
@@ -73,13 +75,34 @@ class Job:
     processing_class: Any = None
     peft_config: Any = None
 
-    @property
-    def data_hash(self) -> str:
-        """A hash over the tasks, in order."""
-        digest = hashlib.sha256()
-        for sample in self.train:
-            digest.update(repr((sample.id, sample.prompt, sample.reference)).encode("utf-8", "backslashreplace"))
-        return digest.hexdigest()
+    @functools.cached_property
+    def rows(self) -> dict[str, str]:
+        """A hash over the tasks of each place that they came from, with all their columns, in order."""
+        found = {"data.train": _digest(self.train)}
+        return found | ({"data.eval": _digest(self.held_out)} if self.held_out else {})
+
+
+def _digest(samples: Sequence[Sample]) -> str:
+    digest = hashlib.sha256()
+    for sample in samples:
+        told = _told((sample.id, sample.prompt, sample.reference, sample.metadata))
+        digest.update(told.encode("utf-8", "backslashreplace"))
+    return digest.hexdigest()
+
+
+def _told(value: Any) -> str:
+    """Return a value of a column as text that is the same in every process: a repr may hold an address."""
+    if value is None or isinstance(value, (str, int, float)):
+        return repr(value)
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key!r}:{_told(one)}" for key, one in sorted(value.items(), key=lambda pair: str(pair[0]))) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ",".join(map(_told, value)) + "]"
+    if isinstance(value, bytes):
+        return hashlib.sha256(value).hexdigest()
+    content = getattr(value, "tobytes", None)  # arrays and images
+    text = repr(value) if content is None else _told(bytes(content()))
+    return f"{type(value).__qualname__} {re.sub(r' at 0x[0-9a-fA-F]+', '', text)}"
 
 
 def job_from_file(path: Path, changes: Sequence[str] = (), output: Path | None = None) -> Job:

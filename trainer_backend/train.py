@@ -15,6 +15,7 @@ import random
 import resource
 import sys
 import time
+import tomllib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -148,7 +149,7 @@ class GRPOTrainer:
         """
         folder = None if resume is None or isinstance(resume, bool) else Path(resume)
         if resume is True:
-            folder = run_path(self.job.config, self.job.stem, data=self.job.data_hash)
+            folder = run_path(self.job.config, self.job.stem, data=self.job.rows["data.train"])
         options = TrainOptions(resume=folder, overwrite=overwrite, allow_change=allow_change)
         return _train(self.job, options, self.callbacks, sys.stderr)
 
@@ -194,14 +195,14 @@ def _train(job: Job, options: TrainOptions, callbacks: Sequence[Callback], strea
         world = World.join()
         after.callback(world.leave)
         setup.check_processes(config, world.size)
-        folder = options.resume or run_path(config, job.stem, data=job.data_hash)
-        log = after.enter_context(_log(folder, config, options)) if world.first else None
+        folder = options.resume or run_path(config, job.stem, data=job.rows["data.train"])
         found = _newest(folder) if options.resume is not None else None
+        saved = found.checkpoint if found is not None else None
+        log = after.enter_context(_log(folder, job, options, saved)) if world.first else None
         encoded = setup.encode_job(job)
         room = setup.make_room(job, encoded, world.device)
         if room is not None and room.does_not_fit and not options.force:
             raise UsageError(f"{room.does_not_fit}. --force tries it all the same")
-        saved = found.checkpoint if found is not None else None
 
         def restore(loaded: Loaded) -> None:
             if saved is not None:
@@ -228,14 +229,21 @@ def _train(job: Job, options: TrainOptions, callbacks: Sequence[Callback], strea
             return run.run()
 
 
-def _log(folder: Path, config: GRPOConfig, options: TrainOptions) -> RunLog:
+def _log(folder: Path, job: Job, options: TrainOptions, saved: Checkpoint | None) -> RunLog:
     return RunLog(
         folder,
-        config,
+        job.config,
         resume=options.resume is not None,
         overwrite=options.overwrite,
         allow_change=options.allow_change,
+        rows=job.rows,
+        made_with=_made_with(saved),
     )
+
+
+def _made_with(saved: Checkpoint | None) -> Mapping[str, Any]:
+    """Return settings and data that a checkpoint was written with; empty where it does not say."""
+    return {} if saved is None else saved.progress.extra.get("made_with") or {}
 
 
 def _newest(folder: Path) -> checkpoint.Found:
@@ -358,7 +366,10 @@ class _Run:
             _seed_all(self.config.seed + self.world.rank)
             return
         progress = self.saved.progress
-        self.saved.restore(self.optimizer, self.scheduler, rank=self.world.rank)
+        kept = self._optimizer_of_before() in ("", self.config.optim)
+        self.saved.restore(self.optimizer if kept else None, self.scheduler, rank=self.world.rank)
+        if not kept:
+            self.notes = (*self.notes, f"grpo.optim is now {self.config.optim}, which starts without moments")
         self.step = self.saved.step
         self.order = PromptOrder(
             self.order.count, self.order.seed, self.order.shuffle, position=int(progress.data["position"])
@@ -370,6 +381,11 @@ class _Run:
         self.saved_step = self.step
         self.ready.sampler.update(self.step)
 
+    def _optimizer_of_before(self) -> str:
+        """Return the name of the optimizer whose state the checkpoint holds; "" where it does not say."""
+        then = tomllib.loads(_made_with(self.saved).get("settings", ""))
+        return str(then.get("grpo", {}).get("optim", ""))
+
     def _measured_before(self, data: Mapping[str, Any] | None) -> HeldOut | None:
         """Return what the held-out prompts gave before the first step; None where that were other prompts, or none.
 
@@ -377,7 +393,9 @@ class _Run:
         """
         found = HeldOut.from_dict(data) if data is not None else None
         asked = tuple(prompt.sample.id for prompt in self.encoded.held_out)
-        if asked and (found is None or found.ids != asked):
+        rows = _made_with(self.saved).get("rows", {}).get("data.eval")
+        same = found is not None and found.ids == asked and rows in (None, self.job.rows.get("data.eval"))
+        if asked and not same:
             self.notes = (*self.notes, f"held-out prompts: {_OTHERS}")
             return None
         return found
@@ -680,6 +698,7 @@ class _Run:
                     "before": None if self.before is None else self.before.to_dict(),
                     "metrics": self.metrics,
                     "usual": self.usual,
+                    "made_with": self.log.made_with,
                 },
             )
             place = checkpoint.save(

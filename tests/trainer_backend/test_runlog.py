@@ -223,6 +223,22 @@ def test_without_resume_or_overwrite_a_run_is_not_touched(tmp_path: Path) -> Non
     assert not (run / "checkpoints").exists()
 
 
+@pytest.mark.parametrize("name", ["checkpoints/step-1/manifest.json", "generations.jsonl", "latest"])
+def test_what_a_run_without_a_line_of_metrics_has_left_is_not_touched(tmp_path: Path, name: str) -> None:
+    run = tmp_path / "run"
+    with RunLog(run, CONFIG) as log:
+        log.begin()
+    with RunLog(run, CONFIG) as log:  # nothing has come of it
+        log.begin()
+    if name == "latest":
+        (run / name).symlink_to("checkpoints/step-1")
+    else:
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).write_text("{}\n")
+    with pytest.raises(RunFolderError, match="has a training run already"):
+        RunLog(run, CONFIG).__enter__()
+
+
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("# Written by rewardkit eval\n")
     for how in ({}, {"overwrite": True}):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import gc
 import json
@@ -24,6 +25,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
+import numpy as np
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from tiny_runs import (
@@ -291,6 +293,68 @@ def test_other_settings_are_named_before_a_resume(tmp_path: Path) -> None:
         trainer(tmp_path, max_steps=3, learning_rate=2e-2).train(resume=True)
     out = trainer(tmp_path, max_steps=3, learning_rate=2e-2).train(resume=True, allow_change=True)
     assert out.steps == 3
+
+
+def _rates(run: Path) -> list[float]:
+    return [line["learning_rate"] for line in metrics_of(run)]
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear"])
+def test_a_resumed_run_trains_with_the_settings_that_it_is_given(tmp_path: Path, schedule: str) -> None:
+    def made(rate: float, decay: float, callbacks: Any = None) -> GRPOTrainer:
+        return trainer(
+            tmp_path, max_steps=4, learning_rate=rate, weight_decay=decay, lr_scheduler_type=schedule,
+            callbacks=callbacks,
+        )  # fmt: skip
+
+    made(1e-2, 0.0, [lambda step, metrics: step == 2]).train()
+    second = made(1e-3, 0.25)
+    assert second.train(resume=True, allow_change=True).steps == 4
+    shape = [1.0, 1.0, 1.0, 1.0] if schedule == "constant" else [1.0, 0.75, 0.5, 0.25]
+    wanted = [rate * part for rate, part in zip([1e-2, 1e-2, 1e-3, 1e-3], shape, strict=True)]
+    assert _rates(tmp_path) == pytest.approx(wanted)
+    found = checkpoint.newest_valid(tmp_path).checkpoint
+    assert found is not None and found.optimizer is not None
+    assert [group["weight_decay"] for group in found.optimizer["param_groups"]] == [0.25]
+
+
+def test_another_optimizer_begins_without_moments_when_a_run_is_resumed(tmp_path: Path) -> None:
+    trainer(tmp_path, max_steps=4, optim="sgd", callbacks=[lambda step, metrics: step == 2]).train()
+    assert trainer(tmp_path, max_steps=4).train(resume=True, allow_change=True).steps == 4
+    assert "grpo.optim is now adamw_torch, which starts without moments" in notes_of(tmp_path)
+
+
+def test_an_edited_config_is_compared_with_what_the_checkpoint_was_made_with(tmp_path: Path) -> None:
+    file = write_job(tmp_path, {"grpo.max_steps": 3, "grpo.learning_rate": 1e-2})
+    run = tmp_path / "run"
+    assert run_file(file, TrainOptions(output=run, quiet=True)) == 0
+    config = run / "config.toml"
+    config.write_text(config.read_text().replace("learning_rate = 0.01", "learning_rate = 0.5"))
+    with pytest.raises(RunFolderError, match=r"grpo\.learning_rate was 0\.01, now 0\.5; .*--allow-change"):
+        run_file(config, TrainOptions(resume=run, quiet=True))
+
+
+def test_other_rows_at_the_same_place_are_noticed_before_a_resume(tmp_path: Path) -> None:
+    file = write_job(tmp_path, {"grpo.max_steps": 3})
+    run = tmp_path / "run"
+    assert run_file(file, TrainOptions(output=run, quiet=True)) == 0
+    data = tmp_path / "train.jsonl"
+    data.write_text(data.read_text().replace('"answer": "a"', '"answer": "b"'))
+    changes = TrainOptions(resume=run, set=("grpo.max_steps=4",), quiet=True)
+    with pytest.raises(RunFolderError, match=r"the rows of data\.train are others than the run began with"):
+        run_file(file, changes)
+    assert run_file(file, dataclasses.replace(changes, allow_change=True)) == 0
+    assert any("rows of data.train" in line.get("changes", {}) for line in log_of(run))
+
+
+def test_other_columns_of_a_data_set_are_noticed_before_a_resume(tmp_path: Path) -> None:
+    def rows(topic: str) -> list[dict[str, Any]]:
+        return [{**row, "topic": topic, "picture": np.zeros(3)} for row in ROWS]
+
+    trainer(tmp_path, max_steps=2, rows=rows("birds"), keep_generations=False).train()
+    with pytest.raises(RunFolderError, match=r"rows of data\.train are others"):
+        trainer(tmp_path, max_steps=3, rows=rows("trees"), keep_generations=False).train(resume=True)
+    assert trainer(tmp_path, max_steps=3, rows=rows("birds"), keep_generations=False).train(resume=True).steps == 3
 
 
 def test_a_resume_without_a_run_says_so(tmp_path: Path) -> None:
