@@ -27,12 +27,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO, cast
 
 from rewardkit.display import visible
 from rewardkit.report.curves import sparkline
 from rewardkit.report.progress import is_terminal
 from rewardkit.report.text import counted, percent, shorten, three
+from trainer_backend.screen import Screen
 
 if TYPE_CHECKING:
     from rich.live import Live as RichLive
@@ -314,7 +315,7 @@ class Live:
     """The view of a run. Use it as a context manager and tell it every step.
 
     Args:
-        stream: Where to show it; standard error, usually.
+        stream: Where to show it; standard error, usually. Once nobody reads it, nothing is said any more.
         title: The model and how it is trained, on one line.
         steps: Steps of the run.
         done: Steps that were taken before, for a resumed run.
@@ -325,7 +326,7 @@ class Live:
 
     def __init__(
         self,
-        stream: TextIO,
+        stream: TextIO | None,
         title: str,
         steps: int,
         *,
@@ -335,7 +336,7 @@ class Live:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.history = History()
-        self._stream = stream
+        self._stream = cast(TextIO, Screen(stream))
         self._title = visible(title, 200)
         self._steps = steps
         self._at = self._first = done

@@ -47,6 +47,7 @@ from trainer_backend.optim import build_optimizer, build_scheduler
 from trainer_backend.parallel import World
 from trainer_backend.rollout.agreement import FEWEST, compare
 from trainer_backend.runlog import RunLog, run_path
+from trainer_backend.screen import open_streams, say, tell
 from trainer_backend.setup import Job, Ready, RewardFunctions
 from trainer_backend.step import StepResult, score, update
 
@@ -156,16 +157,17 @@ class GRPOTrainer:
 
 def run_file(path: Path, options: TrainOptions) -> int:
     """Train as a file says; see `rewardkit.training.Backend`."""
+    open_streams()
     _quiet_libraries()
     job = setup.job_from_file(path, options.set, options.output)
     if options.check:
-        report = check.look(job, say=None if options.quiet else _tell)
+        report = check.look(job, say=None if options.quiet else tell)
         if report.text:
-            print(report.text)
+            say(report.text)
         return report.exit_code(force=options.force)
     outcome = _train(job, options, (), sys.stderr)
     if not options.quiet and outcome.text:
-        print(outcome.text)
+        say(outcome.text)
     return outcome.exit_code
 
 
@@ -178,14 +180,10 @@ def _quiet_libraries() -> None:
     logs.set_verbosity_error()
 
 
-def _tell(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 # ----------------------------------------------------------------------------------------------------------- the run
 
 
-def _train(job: Job, options: TrainOptions, callbacks: Sequence[Callback], stream: TextIO) -> Outcome:
+def _train(job: Job, options: TrainOptions, callbacks: Sequence[Callback], stream: TextIO | None) -> Outcome:
     """Train: everything is set up here, in the order of what is cheap to refuse, and used by `_Run`."""
     config = job.config
     if config.threads is not None:

@@ -479,6 +479,23 @@ def test_other_held_out_prompts_than_before_do_not_end_a_run_with_an_error(tmp_p
     assert out.change is None and "these are not the ones" in notes_of(tmp_path)
 
 
+# ------------------------------------------------------------------------------------------------- a reader that leaves
+
+
+@pytest.mark.parametrize("end", ["2>&1 | head -3", "2>&- 1>&-", "2> >(true) > >(true)", "-q 2>&1 | true"])
+def test_a_reader_that_leaves_ends_no_training(tmp_path: Path, end: str) -> None:
+    file = write_job(tmp_path, {"grpo.max_steps": 4, "data.eval": "held_out.jsonl"})
+    command = f'"{sys.executable}" -m rewardkit train "{file}" -o "{tmp_path / "run"}" {end}; echo ${{PIPESTATUS[0]}} >&3'
+    with open(tmp_path / "code", "w") as code:
+        keep = [code.fileno()]
+        shell = f"exec 3>&{keep[0]}; {command}"
+        subprocess.run(["bash", "-c", shell], env=environment(), pass_fds=keep, capture_output=True, timeout=300)
+    assert (tmp_path / "code").read_text() == "0\n"
+    assert len(metrics_of(tmp_path / "run")) == 4
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["ended"] == "done"
+    assert (tmp_path / "run" / "adapter" / "adapter_config.json").exists()
+
+
 # ------------------------------------------------------------------------------------------------------ failing rewards
 
 
