@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import ClassVar
 
-from rewardkit.errors import UnknownName, UsageError, nearest
+from rewardkit.errors import RewardkitError, UnknownName, UsageError, nearest
 
 
 class TensorError(UsageError):
@@ -13,6 +14,12 @@ class TensorError(UsageError):
 
 class ConfigError(UsageError):
     """A setting of a training run is wrong; the message names its table and key."""
+
+
+class NotFinite(RewardkitError):
+    """The model gives NaN or infinity where numbers are wanted, so nothing can be sampled from it."""
+
+    exit_code: ClassVar[int] = 3
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> UnknownName:

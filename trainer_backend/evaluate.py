@@ -321,9 +321,18 @@ class Learning:
         return self.live / self.groups if self.groups else 0.0
 
     @property
+    def left_out(self) -> str:
+        """How many steps were left out, and why; "" where none was."""
+        if not self.skipped:
+            return ""
+        of = f"{self.skipped:,} of {counted(self.steps, 'step')}"
+        were = "was" if self.skipped == 1 else "were"
+        return f"{of} {were} left out: their gradient was not finite; a lower grpo.learning_rate may help"
+
+    @property
     def learned(self) -> bool:
         """Whether the weights moved, and because of a group whose rewards differed."""
-        return self.live > 0 and self.norm_of_change > 0.0
+        return self.live > 0 and 0.0 < self.norm_of_change < math.inf
 
     @property
     def why_not(self) -> str:
@@ -336,6 +345,8 @@ class Learning:
             if self.errors >= 1.0:
                 return "the reward failed on every completion"
             return f"in none of {counted(self.groups, 'group')} did the rewards differ"
+        if not math.isfinite(self.norm_of_change):
+            return "the adapter's weights are no longer finite"
         if self.skipped >= self.steps:
             return "every step was left out, since its gradient was not finite"
         return "the adapter's weights are what they were at the start"
@@ -439,6 +450,7 @@ def _trained(learning: Learning, seconds: float | None, metrics: Mapping[str, fl
             f"training  NOTHING WAS LEARNED in {steps}{took}: {learning.why_not}",
             f"{'':<10}live groups {percent(learning.live_share)}, norm of the adapter's change"
             f" {three(learning.norm_of_change)}",
+            *([f"{'':<10}{learning.left_out}"] if learning.left_out and learning.skipped < learning.steps else []),
         ]
     lines = [
         f"training  {steps}{took}; live groups {percent(learning.live_share)} of {learning.groups:,} (the others had"
@@ -446,11 +458,9 @@ def _trained(learning: Learning, seconds: float | None, metrics: Mapping[str, fl
     ]
     names = (("KL to the start", "kl"), ("entropy", "entropy"), ("length", "completions/mean_length"))
     told = [f"{label} {three(metrics[name])}" for label, name in names if math.isfinite(metrics.get(name, math.nan))]
-    if learning.skipped:
-        told.append(f"{counted(learning.skipped, 'step')} left out for a gradient that was not finite")
     if learning.errors:
         told.append(f"the reward failed on {percent(learning.errors)} of completions")
-    return [*lines, *([f"{'':<10}{', '.join(told)}"] if told else [])]
+    return [*lines, *(f"{'':<10}{text}" for text in (", ".join(told), learning.left_out) if text)]
 
 
 def _time(seconds: float) -> str:

@@ -47,6 +47,7 @@ _WINDOW = 50  # steps that a trend is taken over
 _RECENT = 10  # steps that a share is averaged over
 _KEPT = 400  # values of each metric that are kept
 _SPARK = 12  # cells of a sparkline
+_EACH_TIME = ("skipped",)  # warnings that are said again with each step that they are about
 _WIDTH = 100  # of the panel where the terminal does not say
 
 
@@ -72,12 +73,14 @@ class History:
 
     def __init__(self) -> None:
         self.steps = 0
+        self.skipped = 0
         self.last: dict[str, Any] = {}
         self._values: dict[str, list[float]] = {}
 
     def add(self, metrics: Mapping[str, Any]) -> None:
         """Take in one step; what is no finite number is passed over."""
         self.steps += 1
+        self.skipped += bool(metrics.get("skipped"))
         self.last = dict(metrics)
         for name, value in metrics.items():
             if isinstance(value, (int, float)) and math.isfinite(value):
@@ -116,7 +119,8 @@ def warnings(history: History, *, max_error_share: float = 0.05) -> dict[str, st
         bar = f"; the run stops at {percent(max_error_share)} of the last 100" if max_error_share < 1 else ""
         found["errors"] = f"the reward failed on {percent(errors)} of the last completions{bar}; see scores.jsonl"
     if history.last.get("skipped"):
-        found["skipped"] = "this step was left out: its gradient was not finite"
+        so_far = f" ({history.skipped:,} of {counted(history.steps, 'step')} so far)"
+        found["skipped"] = f"this step was left out: its gradient was not finite{so_far}"
     entropy = history.values("entropy", _WINDOW + 5)
     if len(entropy) >= 15:
         before, now = math.fsum(entropy[:5]) / 5, math.fsum(entropy[-5:]) / 5
@@ -377,7 +381,7 @@ class Live:
         elif not self._quiet:
             self._say(plain_line(step, self._steps, self.history, loss=self._explain_loss()))
             for key, text in self._warned.items():
-                if key not in known:
+                if key not in known or key in _EACH_TIME:
                     self._say(f"  ! {visible(text, None)}")
 
     def note(self, text: str) -> None:

@@ -36,6 +36,7 @@ from trainer_backend.batch import Row, with_old_logps
 from trainer_backend.checkpoint import Checkpoint, Progress, RandomState, random_state
 from trainer_backend.config import GRPOConfig
 from trainer_backend.data import PromptOrder, Prompts
+from trainer_backend.errors import NotFinite
 from trainer_backend.evaluate import Change, HeldOut, Learning
 from trainer_backend.groups import TOTAL, Groups, Judged
 from trainer_backend.interrupts import Interrupts
@@ -297,6 +298,7 @@ class _Run:
     metrics: dict[str, float] = field(default_factory=dict)
     why: str = ""
     stopped: bool = False
+    diverged: bool = False  # the model gives NaN or infinity, so its present state is not saved
     moved: bool = False  # the adapter, since the sampler was told
     compared: bool = False  # the plan's memory, with what a step took
     usual: float | None = None  # what a sampler with other base weights differed by before the first update
@@ -351,9 +353,15 @@ class _Run:
             except Exception:
                 self._rescue()
                 raise
+            if not self.diverged and self._unsound():
+                ended = self._diverge()
             self._save()
-            place = self._save_adapter() if ended != "interrupted" else None
-            change = self._compared() if ended == "done" else None
+            place = self._save_adapter() if ended != "interrupted" and not self.diverged else None
+            change = None
+            try:
+                change = self._compared() if ended == "done" else None
+            except NotFinite:  # some prompts show it, and not the one that was tried
+                ended = self._diverge()
         return self._end(ended, change, place)
 
     # ------------------------------------------------------------------------------------------------------ the start
@@ -442,7 +450,10 @@ class _Run:
                 return "interrupted"
             began = time.perf_counter()
             done = self.step
-            drawn, judged = self._draw()
+            found = self._draw()
+            if found is None:
+                return self._diverge()
+            drawn, judged = found
             self.in_hand = judged
             why = self._too_many_errors(judged)
             if why:
@@ -474,8 +485,43 @@ class _Run:
                     rows = with_old_logps(rows, result.logps)
                 began = time.perf_counter()
             if self.step // self.config.save_steps > done // self.config.save_steps and self.step < self.steps:
+                if self._unsound():
+                    return self._diverge()
                 self._save()
         return "done"
+
+    def _unsound(self, *, forward: bool = True) -> bool:
+        """Whether nothing can be sampled from the model any more: a checkpoint of it would be of no use.
+
+        Args:
+            forward: Look at the log-probs of one token, too; else only at the weights.
+        """
+        policy, prompt = self.ready.policy, self.encoded.prompts[0]
+        bad = not all(bool(torch.isfinite(weight).all()) for weight in policy.trained)
+        if forward and not bad:
+            row = Row(prompt_ids=prompt.ids, completion_ids=prompt.ids[-1:], advantage=1.0)
+            logps = score(policy, [row], self.ready.settings)[0]
+            bad = logps is not None and not bool(torch.isfinite(logps).all())
+        return self._anywhere(bad)
+
+    def _diverge(self) -> Ended:
+        """End the run because the model gives no finite numbers any more; the checkpoints before it stay."""
+        self.diverged = True
+        rate = f"{self.config.learning_rate:g}"
+        kept = "there is no checkpoint from before, so start again with a lower one"
+        if self.saved_step is not None:
+            kept = (
+                f"checkpoint {self.saved_step} is kept; go on from it with {self._resume} --set"
+                " grpo.learning_rate=RATE --allow-change"
+            )
+        first = self.saved.step if self.saved is not None else 0
+        self.why = (
+            f"the model's logits are not finite since step {self.step}; lower grpo.learning_rate ({rate}): {kept}"
+            if self.step > first
+            else "the model's logits are not finite before a step was taken: its weights are broken, or too large for"
+            f" {str(self.ready.loaded.dtype).removeprefix('torch.')} (model.dtype)"
+        )
+        return "not finite"
 
     def _compare_with_plan(self, metrics: Mapping[str, float]) -> None:
         """Write down what the first step took beside what was planned; say it where a GPU's plan was too small."""
@@ -499,17 +545,21 @@ class _Run:
         """Whether any process was asked to end: all end together."""
         return self.world.highest([float(asked)])[0] > 0
 
-    def _draw(self) -> tuple[Groups, Judged]:
-        """Sample and score the groups of the next step."""
+    def _draw(self) -> tuple[Groups, Judged] | None:
+        """Sample and score the groups of the next step; None where the model gives nothing to sample from."""
         config, world = self.config, self.world
         self.position = self.order.position
         taken = self.order.take(config.prompts_per_step * world.size)
         prompts = [self.encoded.prompts[at] for at in world.share(taken)]
         seed = _seed(config.seed, self.step + 1, world.rank)
         self._refresh()
-        drawn = groups.draw(
-            self.ready.sampler, self.engine, prompts, config.num_generations, seed=seed, step=self.step + 1
-        )
+        drawn = None
+        with contextlib.suppress(NotFinite):
+            drawn = groups.draw(
+                self.ready.sampler, self.engine, prompts, config.num_generations, seed=seed, step=self.step + 1
+            )
+        if self._anywhere(drawn is None) or drawn is None:
+            return None
         return drawn, groups.judge(drawn, config, world)
 
     def _update(self, rows: Sequence[Row]) -> StepResult:
@@ -640,7 +690,7 @@ class _Run:
 
     def _save(self) -> None:
         """Write a checkpoint of the present step, unless there is one. A full disk is said, and the run goes on."""
-        if self.saved_step == self.step:
+        if self.saved_step == self.step or self.diverged:
             return
         states: list[RandomState] = self.world.gather(random_state())
         if self.world.from_first(self.log is not None and self._write_checkpoint(states)):
@@ -658,6 +708,7 @@ class _Run:
         if not self.whole or not (all_processes or self.world.size == 1):
             return
         with contextlib.suppress(Exception):  # what has ended the run is told, and not what follows from it
+            self.diverged = self.diverged or self._unsound(forward=False)
             self._save()
             if self.in_hand is not None and self.log is not None:
                 self.log.step(self.step + 1, {}, self.in_hand.scored, self.in_hand.by_group())
@@ -760,7 +811,7 @@ class _Run:
         code = _CODES[ended]
         if ended == "done" and self.options.require_learning and not learning.learned:
             code = 1
-        if ended != "interrupted" and place is None:
+        if ended != "interrupted" and place is None and not self.diverged:
             code = code or checkpoint.CheckpointError.exit_code
         text = self._text(ended, change, learning, place, seconds)
         if self.log is not None:

@@ -199,3 +199,11 @@ def test_dead_groups_are_told_with_what_other_sizes_would_give() -> None:
 def test_a_skipped_step_is_said() -> None:
     assert "not finite" in warnings(history({"skipped": 1}))["skipped"]
     assert "skipped" not in warnings(history({"skipped": 1}, {"skipped": 0}))
+    stream = io.StringIO()
+    with Live(stream, "a model", 4) as live:
+        for step, left_out in enumerate([1, 1, 0, 1], 1):
+            live.step(step, {"skipped": left_out})
+    told = [line.strip() for line in stream.getvalue().splitlines() if "!" in line]
+    assert [line.partition("finite ")[2] for line in told] == [
+        "(1 of 1 step so far)", "(2 of 2 steps so far)", "(3 of 4 steps so far)",
+    ]  # fmt: skip

@@ -48,6 +48,7 @@ from rewardkit.errors import ContractError, RewardkitError, RunFolderError, Usag
 from rewardkit.reward import as_reward
 from rewardkit.training import TrainOptions
 from trainer_backend import GRPOConfig, GRPOTrainer, checkpoint, setup
+from trainer_backend.errors import NotFinite
 from trainer_backend.model import adapter
 from trainer_backend.model.adapter import snapshot, trained
 from trainer_backend.model.load import load
@@ -479,6 +480,43 @@ def test_other_held_out_prompts_than_before_do_not_end_a_run_with_an_error(tmp_p
     assert out.change is None and "these are not the ones" in notes_of(tmp_path)
 
 
+# -------------------------------------------------------------------------------------------------------- divergence
+
+
+@pytest.mark.parametrize("save_steps", [1, 50])
+def test_a_model_that_diverges_ends_the_run_and_leaves_the_checkpoint_before(tmp_path: Path, save_steps: int) -> None:
+    trainer(tmp_path, max_steps=8, save_steps=save_steps, callbacks=[lambda step, metrics: step == 2]).train()
+    held = ROWS[:2]
+    out = trainer(tmp_path, max_steps=8, save_steps=save_steps, learning_rate=1e300, eval_dataset=held).train(
+        resume=True, allow_change=True
+    )
+    assert (out.ended, out.exit_code, out.adapter, out.steps) == ("not finite", 3, None, 3)
+    assert "the model's logits are not finite since step 3; lower grpo.learning_rate (1e+300)" in out.text
+    assert f"checkpoint 2 is kept; go on from it with rewardkit train --resume {tmp_path}" in out.text
+    assert max(path.name for path in (tmp_path / "checkpoints").iterdir()) == "step-2"
+    assert trainer(tmp_path, max_steps=4, save_steps=save_steps).train(resume=True).learning.learned
+
+
+def test_a_model_that_diverges_before_any_checkpoint_says_that_there_is_none(tmp_path: Path) -> None:
+    out = trainer(tmp_path, max_steps=1, learning_rate=1e300).train()
+    assert out.ended == "not finite" and "there is no checkpoint from before, so start again" in out.text
+    assert "the adapter's weights are no longer finite" in out.text
+
+
+def test_a_model_that_is_broken_from_the_start_is_an_error_of_its_own(tmp_path: Path) -> None:
+    model = tiny_llama()
+    with torch.no_grad():
+        model.lm_head.weight[3] = torch.nan
+    for held in (None, ROWS[:2]):
+        made = trainer(tmp_path / str(bool(held)), model=model, max_steps=2, eval_dataset=held)
+        if held:
+            with pytest.raises(NotFinite, match=r"logits are not finite"):
+                made.train()
+        else:
+            out = made.train()
+            assert out.ended == "not finite" and "before a step was taken" in out.text
+
+
 # ------------------------------------------------------------------------------------------------- a reader that leaves
 
 
@@ -623,7 +661,7 @@ def test_a_nan_gradient_is_left_out_and_counted(tmp_path: Path) -> None:
     out = trainer(tmp_path, model=model, max_steps=4, callbacks=[look]).train()
     assert seen == [True, True, False, False]
     assert [line["skipped"] for line in metrics_of(tmp_path)] == [1.0, 1.0, 0.0, 0.0]
-    assert out.ended == "done" and out.learning.skipped == 2 and "2 steps left out" in out.text
+    assert out.ended == "done" and out.learning.skipped == 2 and "2 of 4 steps were left out" in out.text
 
 
 def test_groups_whose_update_was_left_out_are_not_updated_on_again(tmp_path: Path) -> None:

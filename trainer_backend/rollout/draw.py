@@ -7,6 +7,7 @@ vocabulary first and within one block then, so that only exponentials and block 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
+from trainer_backend.errors import NotFinite
 from trainer_backend.rollout.options import SamplingOptions
 
 BLOCK = 256
@@ -51,11 +53,15 @@ class Drawn:
 
 
 def greedy(logits: torch.Tensor, rows: Sequence[int]) -> Drawn:
-    """Return the likeliest token of each of `rows` of the logits [_, vocabulary], and its log-prob in them."""
+    """Return the likeliest token of each of `rows` of the logits [_, vocabulary], and its log-prob in them.
+
+    Raises:
+        NotFinite: One of these log-probs is no number.
+    """
     best, at = logits.max(1)
     logps = (best - torch.logsumexp(logits, 1)).tolist()
     tokens = at.tolist()
-    return Drawn([tokens[row] for row in rows], [logps[row] for row in rows])
+    return _checked(Drawn([tokens[row] for row in rows], [logps[row] for row in rows]))
 
 
 def draw(logits: torch.Tensor, rows: Sequence[int], uniforms: torch.Tensor) -> Drawn:
@@ -65,6 +71,9 @@ def draw(logits: torch.Tensor, rows: Sequence[int], uniforms: torch.Tensor) -> D
         logits: float32 or float64 [_, vocabulary]; -inf takes a token out. Overwritten.
         rows: The row that each token is drawn from.
         uniforms: float64 [len(rows)] in [0, 1), one for each.
+
+    Raises:
+        NotFinite: A row has NaN or +inf, or nothing but -inf.
     """
     where = torch.tensor(rows, device=logits.device)
     highest = logits.amax(1, keepdim=True)
@@ -79,9 +88,19 @@ def draw(logits: torch.Tensor, rows: Sequence[int], uniforms: torch.Tensor) -> D
     inside = columns < weights.shape[1]
     part = weights[where.unsqueeze(1), columns.clamp(max=weights.shape[1] - 1)].double().mul_(inside).cumsum_(1)
     step = torch.searchsorted(part, _below(aim - before, part[:, -1]).unsqueeze(1), right=True).squeeze(1)
-    tokens = block * BLOCK + step
+    tokens = (block * BLOCK + step).clamp_(max=weights.shape[1] - 1)  # beyond it where sums are NaN
     logps = torch.log(weights[where, tokens].double()) - torch.log(totals[where])
-    return Drawn(tokens.tolist(), logps.tolist())
+    return _checked(Drawn(tokens.tolist(), logps.tolist()))
+
+
+def _checked(drawn: Drawn) -> Drawn:
+    """Return what was drawn; a row whose logits are not finite has no finite log-prob."""
+    if not all(map(math.isfinite, drawn.logps)):
+        raise NotFinite(
+            "the model's logits are not finite (NaN or infinity), so nothing can be sampled from it: its weights are"
+            ' broken, or too large for its type; model.dtype = "float32" has room for more'
+        )
+    return drawn
 
 
 def _below(value: torch.Tensor, limit: torch.Tensor) -> torch.Tensor:
