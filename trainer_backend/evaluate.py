@@ -24,6 +24,7 @@ from rewardkit.report.text import counted, percent, three
 from rewardkit.stats import PairedDifference, mean_pass_at_k, moments, paired_difference
 from rewardkit.types import Generation
 from trainer_backend.data import Prompt
+from trainer_backend.groups import Missing
 from trainer_backend.parallel import World
 from trainer_backend.rollout.types import Rollout, Sampler
 from trainer_backend.runlog import as_generation, wants_ids
@@ -72,6 +73,13 @@ class Measured:
         """The mean over prompts that have a reward."""
         found = moments(value for value in self.rewards if value is not None)
         return found.mean if found else None
+
+    def missing(self, reward: str) -> Missing:
+        """Return how often a reward gave no value, and why."""
+        found = Missing()
+        for group in self.groups:
+            found.add(group.scores[reward])
+        return found
 
     @property
     def unscored(self) -> int:
@@ -306,6 +314,9 @@ class Learning:
         norm_of_change: Norm of the adapter's weights now, less those at the start.
         skipped: Steps that were left out because of a gradient that was not finite.
         errors: Share of completions whose reward failed.
+        completions: Completions of these groups.
+        unscored: Of them, those that the reward did not score, without having failed.
+        why_unscored: The first reason for that.
     """
 
     steps: int
@@ -314,6 +325,9 @@ class Learning:
     norm_of_change: float
     skipped: int = 0
     errors: float = 0.0
+    completions: int = 0
+    unscored: int = 0
+    why_unscored: str = ""
 
     @property
     def live_share(self) -> float:
@@ -330,6 +344,16 @@ class Learning:
         return f"{of} {were} left out: their gradient was not finite; a lower grpo.learning_rate may help"
 
     @property
+    def not_scored(self) -> str:
+        """How many completions were not scored, and why; "" where all were."""
+        if not self.unscored:
+            return ""
+        why = f" ({visible(self.why_unscored, 300)})" if self.why_unscored else ""
+        if self.unscored >= self.completions:
+            return f"none of {counted(self.completions, 'completion')} was scored{why}"
+        return f"{self.unscored:,} of {counted(self.completions, 'completion')} were not scored{why}"
+
+    @property
     def learned(self) -> bool:
         """Whether the weights moved, and because of a group whose rewards differed."""
         return self.live > 0 and 0.0 < self.norm_of_change < math.inf
@@ -344,7 +368,10 @@ class Learning:
         if not self.live:
             if self.errors >= 1.0:
                 return "the reward failed on every completion"
-            return f"in none of {counted(self.groups, 'group')} did the rewards differ"
+            if self.unscored and self.unscored >= self.completions:
+                return self.not_scored
+            alike = f"in none of {counted(self.groups, 'group')} did the rewards differ"
+            return f"{alike}; {self.not_scored}" if self.not_scored else alike
         if not math.isfinite(self.norm_of_change):
             return "the adapter's weights are no longer finite"
         if self.skipped >= self.steps:
@@ -356,7 +383,7 @@ class Learning:
         return {
             "learned": self.learned, "steps": self.steps, "groups": self.groups, "live_groups": self.live,
             "live_share": self.live_share, "norm_of_change": self.norm_of_change, "skipped_steps": self.skipped,
-            "error_share": self.errors,
+            "error_share": self.errors, "completions": self.completions, "unscored": self.unscored,
         }  # fmt: skip
 
 
@@ -370,6 +397,7 @@ def closing_text(
     metrics: Mapping[str, float] | None = None,
     file: Path | None = None,
     not_compared: str = "",
+    missing: Mapping[str, Missing] | None = None,
 ) -> str:
     """Return what a run says at its end: what changed, whether anything was learned, the adapter, the next command.
 
@@ -382,8 +410,13 @@ def closing_text(
         metrics: Means of the last steps, of which kl, entropy and completions/mean_length are told.
         file: The training file, for the next command.
         not_compared: Why there is no change although prompts were held out.
+        missing: Of each metric, how often it gave no value.
     """
     lines = [*_changed(change, not_compared), *_trained(learning, seconds, metrics or {})]
+    for name, one in (missing or {}).items():
+        if one.failed:
+            told = f"failed on {one.failed:,} of {counted(one.completions, 'completion')}"
+            lines.append(f"metric    {visible(name, 60)} {told}; the first: {visible(one.why_failed, 300)}")
     if adapter is not None:
         lines.append(f"adapter   {path_text(adapter)}   (peft's format: PeftModel.from_pretrained)")
     lines.append(f"next      {_next_command(change, learning, run, adapter, file)}")
@@ -460,6 +493,8 @@ def _trained(learning: Learning, seconds: float | None, metrics: Mapping[str, fl
     told = [f"{label} {three(metrics[name])}" for label, name in names if math.isfinite(metrics.get(name, math.nan))]
     if learning.errors:
         told.append(f"the reward failed on {percent(learning.errors)} of completions")
+    if learning.not_scored:
+        told.append(learning.not_scored)
     return [*lines, *(f"{'':<10}{text}" for text in (", ".join(told), learning.left_out) if text)]
 
 

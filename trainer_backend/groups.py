@@ -145,6 +145,35 @@ def _with_values(scored: Scored, columns: Mapping[str, Sequence[Any]], taken: di
     return Scored(msgspec.structs.replace(generation, completions=completions), scored.scores)
 
 
+@dataclass
+class Missing:
+    """How often a reward gave no value, and the first reasons.
+
+    Attributes:
+        completions: All that it saw.
+        failed: Of them, those on which it failed.
+        abstained: Those that it did not score (it returned None, or a column is missing).
+        why_failed, why_abstained: The first reason of each.
+    """
+
+    completions: int = 0
+    failed: int = 0
+    abstained: int = 0
+    why_failed: str = ""
+    why_abstained: str = ""
+
+    def add(self, scores: Sequence[Score]) -> None:
+        """Take in the scores of more completions."""
+        self.completions += len(scores)
+        for score in scores:
+            if score.state == "error":
+                self.failed += 1
+                self.why_failed = self.why_failed or score.why
+            elif score.state == "abstained":
+                self.abstained += 1
+                self.why_abstained = self.why_abstained or score.why
+
+
 @dataclass(frozen=True, eq=False)
 class Judged:
     """The groups of all processes, compared.
@@ -270,7 +299,12 @@ def reward_metrics(judged: Judged, rewards: Mapping[str, Reward] | None = None) 
     }
     for why, number in judged.advantages.why_dead().items():
         found[f"groups/dead/{why}"] = float(number)
-    for name, column in _components(judged, rewards or {}).items():
+    columns = _components(judged, rewards or {})
+    for name, missing in missing_of(judged.scored).items():
+        if name != TOTAL:
+            label = f"{name} (metric)" if f"{name} (metric)" in columns else name
+            found[f"rewards/{label}/error_share"] = missing.failed / count
+    for name, column in columns.items():
         known = moments(column)
         if known is not None:
             found[f"rewards/{name}/mean"] = known.mean
@@ -282,6 +316,15 @@ def reward_metrics(judged: Judged, rewards: Mapping[str, Reward] | None = None) 
             found[f"groups/expected_dead/{size}"] = share
     found |= _lengths(judged)
     return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+def missing_of(groups: Sequence[Scored]) -> dict[str, Missing]:
+    """Return, for each reward, how often it gave no value in these groups."""
+    found: dict[str, Missing] = {}
+    for group in groups:
+        for name, scores in group.scores.items():
+            found.setdefault(name, Missing()).add(scores)
+    return found
 
 
 def _components(judged: Judged, rewards: Mapping[str, Reward]) -> dict[str, list[float]]:

@@ -10,6 +10,7 @@ Metrics that are read, all optional (a number, or absent):
 | reward, reward_std, frac_reward_zero_std | mean, spread, share of groups without spread |
 | rewards/NAME/mean, rewards/NAME/std | of one component or metric |
 | rewards/error_share | share of completions whose reward failed |
+| rewards/NAME/error_share | the same of a metric |
 | groups/expected_dead/G | expected share of groups without spread if groups had G completions |
 | loss, policy_loss, kl_loss, kl, grad_norm, entropy, clip_ratio/region_mean | of the update |
 | sampling/importance_sampling_ratio/mean, min, max | sampler against trainer; else ratio/mean, min, max |
@@ -107,6 +108,17 @@ class History:
         """The names NAME of rewards/NAME/mean."""
         return [name[8:-5] for name in self._values if name.startswith("rewards/") and name.endswith("/mean")]
 
+    @property
+    def failing(self) -> dict[str, float]:
+        """The metrics NAME of rewards/NAME/error_share that failed in the last step, and their shares."""
+        found = {}
+        for name in self.last:
+            metric = name.removeprefix("rewards/").removesuffix("/error_share")
+            share = self.now(name) if name == f"rewards/{metric}/error_share" else None
+            if share:
+                found[metric] = share
+        return found
+
 
 # ------------------------------------------------------------------------------------------------------------- warnings
 
@@ -118,6 +130,9 @@ def warnings(history: History, *, max_error_share: float = 0.05) -> dict[str, st
     if errors:
         bar = f"; the run stops at {percent(max_error_share)} of the last 100" if max_error_share < 1 else ""
         found["errors"] = f"the reward failed on {percent(errors)} of the last completions{bar}; see scores.jsonl"
+    for name, share in history.failing.items():
+        told = f"the metric {visible(name, 40)} failed on {percent(share)} of this step's completions"
+        found[f"errors/{name}"] = f"{told}; see scores.jsonl"
     if history.last.get("skipped"):
         so_far = f" ({history.skipped:,} of {counted(history.steps, 'step')} so far)"
         found["skipped"] = f"this step was left out: its gradient was not finite{so_far}"
@@ -220,6 +235,7 @@ def plain_line(step: int, steps: int, history: History, *, loss: bool = True) ->
     components = [f"{visible(name, 30)} {three(history.now(f'rewards/{name}/mean'))}" for name in _shown(history)]
     cut = _share(history, "completions/clipped_ratio")
     seconds = history.now("time/step")
+    components += [f"! {visible(name, 30)} failed {percent(share)}" for name, share in history.failing.items()]
     whole = loss_text(history)
     parts = [
         f"step {step}/{steps}",

@@ -7,6 +7,8 @@ import os
 import sys
 from typing import Any, TextIO
 
+from rewardkit.display import visible
+
 
 class Screen:
     """A text stream that falls silent once it cannot be written to; everything else is the stream's own.
@@ -53,16 +55,18 @@ class Screen:
 
 
 def say(text: str) -> None:
-    """Print a line on standard output, whether or not somebody reads."""
-    screen = Screen(sys.stdout)
-    screen.write(text + "\n")
-    screen.flush()
+    """Print lines on standard output, whether or not somebody reads; no character acts on a terminal."""
+    _print(sys.stdout, text)
 
 
 def tell(text: str) -> None:
-    """Print a line on standard error, whether or not somebody reads."""
-    screen = Screen(sys.stderr)
-    screen.write(text + "\n")
+    """Print lines on standard error, whether or not somebody reads; no character acts on a terminal."""
+    _print(sys.stderr, text)
+
+
+def _print(stream: TextIO | None, text: str) -> None:
+    screen = Screen(stream)
+    screen.write("\n".join(visible(line, None) for line in text.split("\n")) + "\n")
     screen.flush()
 
 

@@ -25,10 +25,11 @@ from typing import Any, Literal, TextIO, TypeAlias
 import numpy as np
 import torch
 
+from rewardkit.display import visible
 from rewardkit.engine import Engine, Scored
 from rewardkit.errors import RewardkitError, RunFolderError, UsageError
 from rewardkit.records.text import path_text
-from rewardkit.report.text import percent
+from rewardkit.report.text import percent, three
 from rewardkit.training import TrainOptions
 from trainer_backend import check, checkpoint, evaluate, groups, setup
 from trainer_backend import plan as planning
@@ -38,7 +39,7 @@ from trainer_backend.config import GRPOConfig
 from trainer_backend.data import PromptOrder, Prompts
 from trainer_backend.errors import NotFinite
 from trainer_backend.evaluate import Change, HeldOut, Learning
-from trainer_backend.groups import TOTAL, Groups, Judged
+from trainer_backend.groups import TOTAL, Groups, Judged, Missing
 from trainer_backend.interrupts import Interrupts
 from trainer_backend.live import Example, Live
 from trainer_backend.model import adapter
@@ -60,6 +61,7 @@ Ended: TypeAlias = Literal["done", "interrupted", "reward failed", "not finite"]
 _CODES: Mapping[Ended, int] = {"done": 0, "interrupted": 130, "reward failed": 3, "not finite": 3}
 _ADAPTER = "adapter"  # in the run's folder
 _ENOUGH = 100  # completions over which the share of failed rewards is taken
+_EARLY = "the run ended early, so the held-out prompts were not measured again"
 _OTHERS = "these are not the ones that were measured before the first step, so before and after cannot be compared"
 
 
@@ -268,6 +270,7 @@ class _Counted:
     groups: float = 0
     live: float = 0
     completions: float = 0
+    unscored: float = 0
     errors: float = 0
     skipped: float = 0
     skipped_in_a_row: float = 0
@@ -296,6 +299,8 @@ class _Run:
     counted: _Counted = field(default_factory=_Counted)
     before: HeldOut | None = None
     metrics: dict[str, float] = field(default_factory=dict)
+    missing: dict[str, Missing] = field(default_factory=dict)  # by reward
+    not_compared: str = ""  # why held-out prompts say nothing of what changed
     why: str = ""
     stopped: bool = False
     diverged: bool = False  # the model gives NaN or infinity, so its present state is not saved
@@ -347,6 +352,8 @@ class _Run:
                 self._note(note)
             if self.saved is None:
                 self.before = self._measure("before")
+            if self._nothing_works():
+                return self._end("reward failed", None, None)
             try:
                 with interrupts.patient():
                     ended = self._loop(interrupts)
@@ -383,6 +390,7 @@ class _Run:
         self.counted = _Counted(**progress.counters)
         self.before = self._measured_before(progress.extra.get("before"))
         self.metrics = dict(progress.extra.get("metrics") or {})
+        self.missing = {name: Missing(**values) for name, values in (progress.extra.get("missing") or {}).items()}
         self.usual = progress.extra.get("usual")
         self.saved_step = self.step
         self.ready.sampler.update(self.step)
@@ -402,7 +410,7 @@ class _Run:
         rows = _made_with(self.saved).get("rows", {}).get("data.eval")
         same = found is not None and found.ids == asked and rows in (None, self.job.rows.get("data.eval"))
         if asked and not same:
-            self.notes = (*self.notes, f"held-out prompts: {_OTHERS}")
+            self.notes, self.not_compared = (*self.notes, f"held-out prompts: {_OTHERS}"), _OTHERS
             return None
         return found
 
@@ -631,6 +639,10 @@ class _Run:
         counted.live += judged.live
         counted.completions += judged.completions
         counted.errors += judged.errors
+        for group in judged.scored:
+            for name, scores in group.scores.items():
+                self.missing.setdefault(name, Missing()).add(scores)
+        counted.unscored = self.missing[TOTAL].abstained if TOTAL in self.missing else 0
         counted.tokens += judged.prompt_tokens + _sampled_tokens(judged)
 
     def _metrics(
@@ -683,7 +695,7 @@ class _Run:
         first = next(score for group in judged.totals for score in group if score.state == "error")
         return (
             f"the reward failed on {errors:,} of the last {count:,} completions, at step {self.step + 1}: more than"
-            f" grpo.max_error_share, {percent(bar)} of {max(count, _ENOUGH):,}; the first of this step: {first.why}"
+            f" grpo.max_error_share, {percent(bar)} of {max(count, _ENOUGH):,}; the first of this step: {visible(first.why, 500)}"
         )
 
     # ---------------------------------------------------------------------------------------------------- checkpoints
@@ -747,6 +759,7 @@ class _Run:
                     "before": None if self.before is None else self.before.to_dict(),
                     "metrics": self.metrics,
                     "usual": self.usual,
+                    "missing": {name: dataclasses.asdict(one) for name, one in self.missing.items()},
                     "made_with": self.log.made_with,
                 },
             )
@@ -790,6 +803,19 @@ class _Run:
         self.world.wait()
         return found
 
+    def _nothing_works(self) -> bool:
+        """Whether the reward failed on every held-out completion before the first step, and that may end a run."""
+        if self.saved is not None or self.before is None or self.config.max_error_share >= 1:
+            return False
+        found = [one.missing(TOTAL) for one in (self.before.greedy, self.before.sampled) if one is not None]
+        count = sum(one.completions for one in found)
+        if sum(one.failed for one in found) < count:
+            return False
+        first = visible(found[0].why_failed, 500)
+        self.why = f"the reward failed on all {count:,} completions of the held-out prompts; the first: {first}"
+        self.not_compared = "no held-out prompt was scored"
+        return True
+
     def _compared(self) -> Change | None:
         after = self._measure("after")
         return evaluate.paired(self.before, after) if self.before is not None and after is not None else None
@@ -806,6 +832,9 @@ class _Run:
             live=int(self.counted.live),
             norm_of_change=adapter.norm_of_change(model, self.ready.start),
             skipped=int(self.counted.skipped),
+            completions=int(self.counted.completions),
+            unscored=int(self.counted.unscored),
+            why_unscored=self.missing[TOTAL].why_abstained if TOTAL in self.missing else "",
             errors=self.counted.errors / self.counted.completions if self.counted.completions else 0.0,
         )
         code = _CODES[ended]
@@ -855,7 +884,8 @@ class _Run:
             seconds=seconds,
             metrics=self.metrics,
             file=self.job.file,
-            not_compared=_OTHERS if self.encoded.held_out and self.before is None else "",
+            not_compared=self.not_compared or (_EARLY if self.encoded.held_out and change is None else ""),
+            missing={name: one for name, one in self.missing.items() if name != TOTAL},
         )
         return f"stopped   {self.why}\n{closing}" if self.why else closing
 
@@ -928,10 +958,17 @@ def _memory(device: torch.device) -> dict[str, float]:
     return {"memory/peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * factor / 1e9}
 
 
+def _figure(value: float) -> str:
+    return f"{value:.3f}" if abs(value) < 1e6 else three(value)
+
+
 def _held_out_text(found: HeldOut, name: str) -> str:
     parts = [
-        f"{how} {seen.mean:.3f}"
+        f"{how} {_figure(seen.mean)}"
         for how, seen in (("greedy", found.greedy), ("sampled", found.sampled))
         if seen and seen.mean is not None
     ]
-    return f"held-out reward {name}: {', '.join(parts) or 'no prompt was scored'}"
+    missing = found.greedy.missing(TOTAL)
+    why = missing.why_failed or missing.why_abstained
+    none = f"no prompt was scored{f'; the first: {visible(why, 300)}' if why else ''}"
+    return f"held-out reward {name}: {', '.join(parts) or none}"

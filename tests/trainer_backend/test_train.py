@@ -633,6 +633,74 @@ def test_a_reward_that_abstains_on_all_teaches_nothing(tmp_path: Path) -> None:
     out = trainer(tmp_path, lambda completion: None, max_steps=2).train()
     assert out.ended == "done" and not out.learning.learned and out.learning.live == 0
     assert metrics_of(tmp_path)[0]["rewards/unscored_share"] == 1.0
+    assert "NOTHING WAS LEARNED in 2 steps" in out.text and "none of 64 completions was scored (" in out.text
+
+
+def test_rows_without_a_column_that_the_reward_needs_are_explained(tmp_path: Path) -> None:
+    def same_topic(completion: str, topic: str) -> float:
+        return 1.0
+
+    rows = [{**row, "topic": "a"} if at % 2 else row for at, row in enumerate(ROWS)]
+    out = trainer(tmp_path, same_topic, rows=rows, max_steps=2).train()
+    assert "32 of 64 completions were not scored (" in out.text and "topic" in out.text
+    assert json.loads((tmp_path / "summary.json").read_text())["learning"]["unscored"] == 32
+
+
+def test_a_metric_that_always_fails_is_shown_each_step_and_at_the_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def failing(completion: str) -> float:
+        raise ValueError("no \x1b[31mtable\nhere")
+
+    how = {"total": share, "known": failing}
+    trainer(tmp_path, how, max_steps=2, callbacks=[lambda step, metrics: step == 1]).train()
+    out = trainer(tmp_path, how, max_steps=2).train(resume=True)
+    assert [line["rewards/known/error_share"] for line in metrics_of(tmp_path)] == [1.0, 1.0]
+    told = capsys.readouterr().err
+    assert told.count("! known failed 100 %") == 2 and "! the metric known failed on 100 %" in told
+    assert "metric    known failed on 64 of 64 completions; the first: " in out.text
+    assert "table" in out.text and "\x1b" not in out.text and out.ended == "done"
+
+
+def test_a_strangers_exception_does_not_act_on_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_job(tmp_path, {"reward.total": "rewards.py:broken"})
+    rewards = tmp_path / "rewards.py"
+    rewards.write_text(rewards.read_text().replace("no disk is left", "no \\x1b[31mdisk\\nis left"))
+    assert run_file(file, TrainOptions(output=tmp_path / "run")) == 3
+    told = capsys.readouterr()
+    assert "\\x1b[31mdisk" in told.out and "\x1b" not in told.out + told.err
+
+
+def test_a_reward_that_fails_on_all_held_out_prompts_ends_the_run_before_its_first_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes = {"reward.total": "rewards.py:broken", "data.eval": "held_out.jsonl", "grpo.max_steps": 2}
+    file = write_job(tmp_path, changes)
+    run = tmp_path / "run"
+    assert run_file(file, TrainOptions(output=run)) == 3
+    told = capsys.readouterr()
+    assert "no prompt was scored; the first: raised: RuntimeError: no disk is left" in told.err
+    assert "stopped   the reward failed on all 20 completions of the held-out prompts; the first:" in told.out
+    assert "held out  no held-out prompt was scored" in told.out and "no prompts were held out" not in told.out
+    assert "step 1" not in told.err
+    (tmp_path / "repaired").touch()
+    assert run_file(file, TrainOptions(resume=run, quiet=True)) == 0
+    assert json.loads((run / "summary.json").read_text())["held_out"]["greedy"] is not None
+
+
+def test_a_run_that_ends_early_does_not_say_that_nothing_was_held_out(tmp_path: Path) -> None:
+    seen = [0]
+
+    def later(completion: str) -> float:
+        seen[0] += 1
+        if seen[0] > 40:
+            raise RuntimeError("no disk is left")
+        return share(completion)
+
+    out = trainer(tmp_path, later, max_steps=3, eval_dataset=ROWS[:2], eval_samples=1).train()
+    assert out.ended == "reward failed" and "the run ended early, so the held-out prompts were not" in out.text
 
 
 # -------------------------------------------------------------------------------------------------------------- faults
