@@ -19,7 +19,7 @@ import pydantic
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from rewardkit.errors import InputError, nearest
-from trainer_backend.errors import ConfigError
+from trainer_backend.errors import ConfigError, meant
 from trainer_backend.foreign import BY_NAME
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def _known(what: str, names: Iterable[str]) -> BeforeValidator:
 
     def check(value: Any) -> Any:
         if isinstance(value, str) and value not in known:
-            raise ValueError(f"{value!r} is no {what}{nearest(value, known) or ';'} The names are {', '.join(known)}")
+            raise ValueError(f"{value!r} is no {what}{meant(value, known, 'the names are ' + ', '.join(known))}")
         return value
 
     return BeforeValidator(check)
@@ -626,8 +626,8 @@ def _check_loss(config: GRPOConfig) -> None:
     for name in config.loss_options:
         if name not in LOSS_OPTIONS:
             raise ValueError(
-                f"grpo.loss_options.{name}: there is no such option{nearest(name, LOSS_OPTIONS) or ';'} The options"
-                f" are {', '.join(LOSS_OPTIONS)}"
+                f"grpo.loss_options.{name}: there is no such option"
+                f"{meant(name, LOSS_OPTIONS, 'the options are ' + ', '.join(LOSS_OPTIONS))}"
             )
         own = any(name in options for options in LOSSES.values())
         if own and name not in has and not shaped:
@@ -856,7 +856,8 @@ def _problem(error: Any) -> str:
     wanted = _WANTED.get(error["type"])
     for kind, (words, key) in _BOUNDS.items():
         if error["type"] == kind:
-            wanted = f"{words} {context[key]:g}"
+            bound = context[key]
+            wanted = f"{words} {bound:,}" if isinstance(bound, int) else f"{words} {bound:g}"
     if error["type"] == "literal_error":
         known = re.findall(r"'([^']*)'", str(context.get("expected")))
         hint = nearest(error["input"], known) if isinstance(error["input"], str) else ""
@@ -964,7 +965,7 @@ def _unknown_table(name: str, value: Any, known: Mapping[str, Mapping[str, str]]
             if name in keys or (name in GRPOConfig.model_fields and table == _where(name)[0]):
                 return f"{name} stands outside of any table; put it below [{table}]"
         return _unknown_key(name)
-    return f"there is no table [{name}]{nearest(name, known) or ';'} The tables are {', '.join(known)}"
+    return f"there is no table [{name}]{meant(name, known, 'the tables are ' + ', '.join(known))}"
 
 
 _PATHS = ("start_from", "train", "eval", "dir", "base")

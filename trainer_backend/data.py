@@ -13,15 +13,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from rewardkit.errors import InputError, MapError, UsageError, nearest
+from rewardkit.display import visible
+from rewardkit.errors import InputError, MapError, UsageError
 from rewardkit.plugins import readers
 from rewardkit.records import BadRow, GenerationReader, Locator, Row, Source, find_inputs, open_records
 from rewardkit.records import Path as FieldPath
-from rewardkit.records.chat import is_chat, split_chat
+from rewardkit.records.chat import is_chat, is_message, split_chat
 from rewardkit.records.fieldmap import FieldMap
 from rewardkit.records.names import ID, NESTED_REFERENCE, PROMPT, REFERENCE, flat, spellings
 from rewardkit.records.paths import MISSING, walk
 from rewardkit.types import Generation, Sample, is_reply, message_text
+from trainer_backend.errors import meant
 
 Prompts: TypeAlias = Any
 """A path, a list of dicts or of samples, or a `datasets.Dataset`."""
@@ -123,7 +125,7 @@ def _samples(
 ) -> list[Sample]:
     columns = list(dict.fromkeys(column for _, fields in rows for column in fields))
     fields_of = [fields for _, fields in rows]
-    prompts = _given(name, "prompt", prompt, columns) or _prompt_column(name, columns, fields_of)
+    prompts = _given(name, "prompt", prompt, columns) or _prompt_column(name, columns, rows)
     references = _given(name, "reference", reference, columns) or _reference_column(columns, fields_of, prompts)
     ids = next((found for rank in flat(ID) for found in spellings(columns, rank)), None)
     samples = []
@@ -131,8 +133,7 @@ def _samples(
         value = _at(fields, prompts)
         if not _is_prompt(value):
             column = str(FieldPath(prompts))
-            what = "nothing" if value in (MISSING, None, "", []) else f"a {type(value).__name__}"
-            raise InputError(f"{where}: {column} is {what}, where text or a list of chat messages is wanted")
+            raise InputError(f"{where}: {column} {_no_prompt(value)}")
         if prompts == ("messages",) and is_reply(value[-1]):
             value = split_chat(value)[0] or value
         gold = _at(fields, references) if references else None
@@ -150,17 +151,21 @@ def _given(name: str, role: str, text: str | None, columns: Sequence[str]) -> tu
     steps = (text,) if text in columns else FieldPath.parse(text).steps
     if steps[0] not in columns:
         raise MapError(
-            f"{name} has no column {text!r} (data.{role}){nearest(text, columns)} Its columns are {', '.join(columns)}"
+            f"{name} has no column {text!r} (data.{role})"
+            f"{meant(text, columns, 'its columns are ' + ', '.join(columns))}"
         )
     return tuple(steps)
 
 
-def _prompt_column(name: str, columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> tuple[Any, ...]:
-    for known in flat(PROMPT):
-        for column in spellings(columns, known):
-            if any(_is_prompt(fields.get(column)) for fields in rows[:100]):
-                return (column,)
-    texts = [column for column in columns if any(_is_prompt(fields.get(column)) for fields in rows[:100])]
+def _prompt_column(name: str, columns: Sequence[str], rows: Sequence[tuple[str, dict[str, Any]]]) -> tuple[Any, ...]:
+    called = [column for known in flat(PROMPT) for column in spellings(columns, known)]
+    for column in called:
+        if any(_is_prompt(fields.get(column)) for _, fields in rows[:100]):
+            return (column,)
+    for column in called:  # the right name, and nothing that could be a prompt in it
+        where, fields = next(row for row in rows if column in row[1])
+        raise InputError(f"{where}: {column} {_no_prompt(fields[column])}")
+    texts = [column for column in columns if any(_is_prompt(fields.get(column)) for _, fields in rows[:100])]
     example = texts[0] if texts else "question"
     raise MapError(
         f"{name} has no column that looks like a prompt; its columns are {', '.join(columns)}; say which one it is:"
@@ -183,6 +188,22 @@ def _reference_column(
 
 def _at(fields: Mapping[str, Any], steps: tuple[Any, ...]) -> Any:
     return walk(fields, steps)
+
+
+def _no_prompt(value: Any) -> str:
+    """Say what is wrong with a value that is no prompt."""
+    wanted = "where text or a list of chat messages is wanted"
+    if value is MISSING or value is None:
+        return f"is missing, {wanted}"
+    if isinstance(value, str):
+        return f"is an empty text, {wanted}"
+    if not isinstance(value, list):
+        return f"is {visible(repr(value), 60)} (a {type(value).__name__}), {wanted}"
+    if not value:
+        return f"is an empty list, {wanted}"
+    at, one = next((at, one) for at, one in enumerate(value) if not is_message(one))
+    what = f"has the keys {visible(', '.join(map(str, one)), 60)}" if isinstance(one, dict) else "is no message"
+    return f"is a list whose item {at} {what} ({visible(repr(one), 60)}), where a message has role and content"
 
 
 def _is_prompt(value: Any) -> bool:

@@ -22,7 +22,13 @@ class NotFinite(RewardkitError):
     exit_code: ClassVar[int] = 3
 
 
+def meant(name: str, known: Iterable[str], rest: str) -> str:
+    """Return the end of a sentence about a name that is not known: the nearest one, if any, and `rest`."""
+    near = nearest(name, known)
+    return f"{near} {rest[:1].upper()}{rest[1:]}" if near else f"; {rest}"
+
+
 def unknown(what: str, name: str, known: Iterable[str]) -> UnknownName:
     """Return the error for a name that a table lacks, with the nearest one and all there are."""
     names = list(known)
-    return UnknownName(f"there is no {what} {name!r}{nearest(name, names)} The names are {', '.join(names)}")
+    return UnknownName(f"there is no {what} {name!r}{meant(name, names, 'the names are ' + ', '.join(names))}")

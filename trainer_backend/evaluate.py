@@ -33,6 +33,7 @@ FOLDER = "held_out"
 
 _SEED = 0x5EED  # of the sampled completions: the same before and after, and no step's
 _SURE = 0.05  # the p below which a difference is called one
+_LARGE = 1e6  # from here on a number is told by its power of ten
 _FEW = 50  # prompts below which an exact test can hardly find a difference
 
 
@@ -454,18 +455,23 @@ def _changed(change: Change | None, not_compared: str) -> list[str]:
 def _compared_text(compared: Compared) -> str:
     found = compared.difference
     interval = found.interval
-    span = f" [{interval.low:+.3f}, {interval.high:+.3f}]" if interval else ""
+    span = f" [{_signed(interval.low)}, {_signed(interval.high)}]" if interval else ""
     left_out = f", {compared.left_out} left out" if compared.left_out else ""
     prompts = counted(compared.problems, "prompt")
     return (
-        f"{three(compared.before)} -> {three(compared.after)}  {found.mean:+.3f}{span}  p {_p(found.p)}"
+        f"{three(compared.before)} -> {three(compared.after)}  {_signed(found.mean)}{span}  p {_p(found.p)}"
         f"  won {found.wins}, lost {found.losses}, same {found.ties} of {prompts}{left_out}"
     )
 
 
+def _signed(value: float) -> str:
+    return f"{value:+.3f}" if abs(value) < _LARGE else f"{value:+.2e}"
+
+
 def _verdict(compared: Compared) -> str:
     if not compared.sure:
-        few = f"; with {compared.problems} held-out prompts only a large one shows" if compared.problems < _FEW else ""
+        prompts = counted(compared.problems, "held-out prompt")
+        few = f"; with {prompts} only a large one shows" if compared.problems < _FEW else ""
         return f"no more than chance would give (p {_p(compared.difference.p)}){few}"
     better = compared.difference.wins > compared.difference.losses
     return "better on prompts that it was not trained on" if better else "WORSE on prompts that it was not trained on"

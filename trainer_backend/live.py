@@ -193,6 +193,8 @@ def loss_text(history: History) -> str:
 def _signed(value: float) -> str:
     if abs(value) < 5e-7:
         return "0"
+    if abs(value) >= 1e6:
+        return f"{value:.2e}"
     return f"{value:.4f}" if abs(value) >= 5e-5 else f"{value:.0e}"
 
 

@@ -26,6 +26,7 @@ from rewardkit import recipe
 from rewardkit.compose import Reward
 from rewardkit.engine import Engine, check_columns
 from rewardkit.errors import UsageError
+from rewardkit.report.text import counted
 from rewardkit.reward import as_reward
 from rewardkit.types import Completion, Generation, Sample, Score
 from trainer_backend import plan as planning
@@ -46,6 +47,7 @@ from trainer_backend.step import Policy, StepSettings
 RewardFunctions: TypeAlias = Any
 """A reward, a function, a name or formula; a list of them, which are added up; or a mapping of which `total` trains."""
 
+_THREADS = 16  # times the machine's cores, at most
 _WARMED = 8  # workers that are started ahead, at most
 
 
@@ -95,7 +97,11 @@ def _told(value: Any) -> str:
     if value is None or isinstance(value, (str, int, float)):
         return repr(value)
     if isinstance(value, Mapping):
-        return "{" + ",".join(f"{key!r}:{_told(one)}" for key, one in sorted(value.items(), key=lambda pair: str(pair[0]))) + "}"
+        return (
+            "{"
+            + ",".join(f"{key!r}:{_told(one)}" for key, one in sorted(value.items(), key=lambda pair: str(pair[0])))
+            + "}"
+        )
     if isinstance(value, (list, tuple)):
         return "[" + ",".join(map(_told, value)) + "]"
     if isinstance(value, bytes):
@@ -112,6 +118,7 @@ def job_from_file(path: Path, changes: Sequence[str] = (), output: Path | None =
         RewardkitError: The file, a reward or the data is wrong.
     """
     config = read_training_file(path, changes)
+    _check_threads(config)
     if output is not None:
         config = config.model_copy(update={"dir": Path(os.path.normpath(output.absolute()))})
     return Job(
@@ -143,6 +150,7 @@ def job_of(
         raise UsageError(
             f"args is a trainer_backend.GRPOConfig, got a {type(config).__module__}.{type(config).__name__}"
         )
+    _check_threads(config)
     named = isinstance(model, (str, os.PathLike))
     rewards = config.rewards() if reward_funcs is None else rewards_of(reward_funcs)
     if not rewards:
@@ -170,6 +178,21 @@ def job_of(
         processing_class=processing_class,
         peft_config=peft_config,
     )
+
+
+def _check_threads(config: GRPOConfig) -> None:
+    """Refuse a number of threads that torch would crash with.
+
+    Raises:
+        ConfigError: It is far more than the machine has cores.
+    """
+    cores = os.cpu_count() or 1
+    most = _THREADS * cores
+    if config.threads is not None and config.threads > most:
+        raise ConfigError(
+            f"run.threads is {config.threads:,}, and this machine has {counted(cores, 'core')}: more than {most:,}"
+            " threads would only wait for each other; leave it out, or set it to the number of cores"
+        )
 
 
 def rewards_of(given: RewardFunctions) -> dict[str, Reward]:

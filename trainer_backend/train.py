@@ -10,14 +10,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import inspect
 import io
 import random
 import resource
 import sys
 import time
 import tomllib
+import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TextIO, TypeAlias
@@ -112,7 +114,7 @@ class GRPOTrainer:
         eval_dataset: The same, held out: sampled before and after. None: `args.eval`.
         processing_class: A tokenizer in place of the model's own.
         peft_config: A configuration of peft in place of the LoRA fields of `args`.
-        callbacks: Functions `(step, metrics)`; one that returns True ends the run after that step.
+        callbacks: A function `(step, metrics)`, or several; one that returns True ends the run after that step.
 
     Raises:
         RewardkitError: Something is missing or wrong, in one sentence.
@@ -127,15 +129,10 @@ class GRPOTrainer:
         eval_dataset: Prompts | None = None,
         processing_class: Any = None,
         peft_config: Any = None,
-        callbacks: Sequence[Callback] | None = None,
+        callbacks: Callback | Sequence[Callback] | None = None,
     ) -> None:
-        self.callbacks = tuple(callbacks or ())
-        for one in self.callbacks:
-            if not callable(one):
-                raise UsageError(
-                    f"a callback is a function of step and metrics, got a {type(one).__name__}; what TrainerCallback"
-                    " does in on_log goes there"
-                )
+        given = (callbacks,) if callable(callbacks) or not isinstance(callbacks, Iterable) else tuple(callbacks)
+        self.callbacks = tuple(_callback(one) for one in given if callbacks is not None)
         self.job = setup.job_of(model, reward_funcs, args, train_dataset, eval_dataset, processing_class, peft_config)
 
     def train(
@@ -158,10 +155,43 @@ class GRPOTrainer:
         return _train(self.job, options, self.callbacks, sys.stderr)
 
 
+def _callback(given: Any) -> Callback:
+    """Return a callback that can be called as one is.
+
+    Raises:
+        UsageError: It is no function, or takes something else.
+    """
+    if not callable(given) or isinstance(given, type):
+        raise UsageError(
+            f"a callback is a function of step and metrics, got {_what(given)}; what TrainerCallback does in on_log"
+            " goes there"
+        )
+    try:
+        inspect.signature(given).bind(1, {})
+    except TypeError as problem:
+        raise UsageError(
+            f"a callback is called with step and metrics, which {_what(given)} does not take ({problem}); write"
+            " def callback(step, metrics)"
+        ) from None
+    except ValueError:  # something without a signature: calling it will tell
+        pass
+    found: Callback = given
+    return found
+
+
+def _what(given: Any) -> str:
+    name = getattr(given, "__qualname__", None)
+    return f"{name}" if name else f"a {type(given).__name__}"
+
+
 def run_file(path: Path, options: TrainOptions) -> int:
     """Train as a file says; see `rewardkit.training.Backend`."""
     open_streams()
-    _quiet_libraries()
+    with _quiet_libraries():
+        return _run_file(path, options)
+
+
+def _run_file(path: Path, options: TrainOptions) -> int:
     job = setup.job_from_file(path, options.set, options.output)
     if options.check:
         report = check.look(job, say=None if options.quiet else tell)
@@ -174,13 +204,21 @@ def run_file(path: Path, options: TrainOptions) -> int:
     return outcome.exit_code
 
 
-def _quiet_libraries() -> None:
-    """Keep progress bars of other libraries out of ours."""
+_LIBRARIES = r"(torch|transformers|peft|accelerate|bitsandbytes|huggingface_hub|tokenizers|vllm)(\.|$)"
+
+
+@contextlib.contextmanager
+def _quiet_libraries() -> Iterator[None]:
+    """Keep progress bars of other libraries out of ours, and what they tell each other about their next versions."""
     from transformers.utils import logging
 
     logs: Any = logging  # its functions have no types
     logs.disable_progress_bar()
     logs.set_verbosity_error()
+    with warnings.catch_warnings():
+        for kind in (FutureWarning, DeprecationWarning, PendingDeprecationWarning):
+            warnings.filterwarnings("ignore", category=kind, module=_LIBRARIES)
+        yield
 
 
 # ----------------------------------------------------------------------------------------------------------- the run
@@ -695,7 +733,8 @@ class _Run:
         first = next(score for group in judged.totals for score in group if score.state == "error")
         return (
             f"the reward failed on {errors:,} of the last {count:,} completions, at step {self.step + 1}: more than"
-            f" grpo.max_error_share, {percent(bar)} of {max(count, _ENOUGH):,}; the first of this step: {visible(first.why, 500)}"
+            f" grpo.max_error_share, {percent(bar)} of {max(count, _ENOUGH):,}; the first of this step:"
+            f" {visible(first.why, 500)}"
         )
 
     # ---------------------------------------------------------------------------------------------------- checkpoints

@@ -158,6 +158,15 @@ def test_the_type_is_the_machines_choice_unless_it_is_said() -> None:
     assert GRPOConfig().dtype == "auto" and GRPOConfig(load_in_4bit=True).dtype == "auto"
 
 
+def test_a_name_that_is_near_to_none_is_one_sentence() -> None:
+    with pytest.raises(ConfigError, match=r"'nosuch' is no loss; the names are grpo, "):
+        GRPOConfig(loss_type="nosuch")
+    with pytest.raises(ConfigError, match=r"'grop' is no loss; did you mean grpo\? The names are grpo, "):
+        GRPOConfig(loss_type="grop")
+    with pytest.raises(ConfigError, match=r"run\.seed is below 4,294,967,296, got"):
+        GRPOConfig(seed=2**32)
+
+
 def test_several_wrong_values_are_told_together_one_a_line() -> None:
     lines = message(top_p=2.0, beta=-1.0).split("\n")
     assert [line.split(" ")[0] for line in lines] == ["grpo.top_p", "grpo.beta"]

@@ -85,7 +85,7 @@ def test_a_data_set_without_a_prompt_column_names_the_columns_found(tmp_path: Pa
     assert "train.jsonl" in text and "its columns are task, gold, level" in text and 'prompt = "task"' in text
     with pytest.raises(MapError, match=r"no column 'tsk' \(data.prompt\); did you mean task\? Its columns are task"):
         load_samples(path, prompt="tsk")
-    with pytest.raises(MapError, match=r"no column 'answer' \(data.reference\)"):
+    with pytest.raises(MapError, match=r"no column 'answer' \(data.reference\); its columns are task"):
         load_samples(path, prompt="task", reference="answer")
     (only,) = load_samples(path, prompt="task", reference="level")
     assert (only.prompt, only.reference) == ("2+2?", 1)
@@ -100,7 +100,7 @@ def test_a_path_into_a_column_is_followed() -> None:
 @pytest.mark.parametrize("held", [None, "", "  ", 3, [], [1]], ids=repr)
 def test_a_row_without_a_prompt_is_named_by_its_line(tmp_path: Path, held: Any) -> None:
     path = lines(tmp_path, [{"prompt": "a"}, {"prompt": held}])
-    with pytest.raises(InputError, match=r"^train.jsonl:2: prompt is (nothing|a \w+), where text or a list of chat"):
+    with pytest.raises(InputError, match=r"^train.jsonl:2: prompt is .*, where (text or a list of chat|a message has)"):
         load_samples(path)
 
 
@@ -286,6 +286,27 @@ def test_a_prompt_that_is_too_long_is_refused_and_never_cut(tokenizer: Any) -> N
     prompts, refused = encode(samples, tokenizer, max_prompt_length=5)  # with <s>
     assert [one.sample.id for one in prompts] == [0, 1]
     assert [(one.sample.id, one.tokens) for one in refused] == [(2, 6), (3, 10)]
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        ("  ", "is an empty text, where text or a list of chat messages is wanted"),
+        (5, r"is 5 \(a int\), where text or"),
+        ([], "is an empty list, where text or"),
+        (None, "is missing, where text or"),
+        (
+            [{"role": "user", "content": "2+2?"}, {"rol": "user", "content": "\x1b[31m"}],
+            r"is a list whose item 1 has the keys rol, content \(.*\), where a message has role and content",
+        ),
+        (["2+2?"], r"is a list whose item 0 is no message \('2\+2\?'\)"),
+    ],
+)
+def test_a_column_called_prompt_that_holds_none_is_told_with_its_row_and_value(value: Any, wanted: str) -> None:
+    with pytest.raises(InputError, match=f"^row 0 of the data set: prompt {wanted}") as found:
+        load_samples([{"prompt": value, "answer": "4"}] * 3)
+    assert "\x1b" not in str(found.value)
+    assert load_samples([{"prompt": value, "question": "2+2?"}])[0].prompt == "2+2?"
 
 
 def test_texts_and_chats_keep_their_order_beyond_one_batch(tokenizer: Any) -> None:

@@ -14,10 +14,21 @@ from rewardkit import Sample, reward
 from rewardkit.engine import Engine
 from rewardkit.errors import UsageError
 from trainer_backend.data import Prompt
-from trainer_backend.evaluate import Change, HeldOut, Learning, closing_text, held_out, paired, write_held_out
+from trainer_backend.evaluate import Change, HeldOut, Learning, Measured, closing_text, held_out, paired, write_held_out
 from trainer_backend.rollout.types import Rollout, Sampled
 
 PROMPTS = [Prompt(Sample(f"q{at}", f"{at} + 1?", reference=str(at + 1)), (1, 2)) for at in range(12)]
+
+
+def test_large_rewards_are_told_in_few_digits() -> None:
+    def seen(value: float) -> HeldOut:
+        return HeldOut((1,), Measured((value,), (), 3.0, 0.0, ()), None, 0)
+
+    text = closing_text(change=paired(seen(1e30), seen(3e30)), learning=LEARNED, adapter=None, run=Path("run"))
+    assert "1.00e+30 -> 3.00e+30  +2.00e+30" in text and "0" * 6 not in text
+    assert "with 1 held-out prompt only a large one shows" in text
+
+
 LEARNED = Learning(steps=20, groups=80, live=20, norm_of_change=1.25)
 
 

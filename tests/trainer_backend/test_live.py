@@ -196,6 +196,10 @@ def test_dead_groups_are_told_with_what_other_sizes_would_give() -> None:
     assert "more generations" in warnings(history(*[bare] * 5))["dead"]
 
 
+def test_a_large_loss_is_told_in_few_digits() -> None:
+    assert loss_text(history({"loss": -2e30})).startswith("-2.00e+30")
+
+
 def test_a_skipped_step_is_said() -> None:
     assert "not finite" in warnings(history({"skipped": 1}))["skipped"]
     assert "skipped" not in warnings(history({"skipped": 1}, {"skipped": 0}))

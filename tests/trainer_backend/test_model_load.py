@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 from trainer_backend.config import GRPOConfig
 from trainer_backend.model import load as load_module
 from trainer_backend.model import smollm2
-from trainer_backend.model.adapter import REFERENCE, checksum, reference, save_adapter, trained
+from trainer_backend.model.adapter import REFERENCE, checksum, first_line, reference, save_adapter, trained
 from trainer_backend.model.errors import MissingExtra, ModelError
 from trainer_backend.model.forward import hidden_states, logits_of, precision
 from trainer_backend.model.load import Loaded, end_tokens, native_bfloat16
@@ -86,6 +86,22 @@ def test_a_model_and_a_tokenizer_can_be_given(tmp_path: Path) -> None:
     assert loaded.tokenizer.pad_token == "<s>"
     with precision("cpu", loaded.dtype):
         assert hidden_states(loaded.model, ids()).dtype == torch.float64
+
+
+def test_a_model_without_an_end_token_gets_a_note() -> None:
+    words = tokenizer()
+    assert not any(
+        "eos_token_id" in note for note in load(GRPOConfig(), model=tiny_base(), processing_class=words).notes
+    )
+    base = tiny_base()
+    base.config.eos_token_id = base.generation_config.eos_token_id = words.eos_token = None
+    loaded = load(GRPOConfig(), model=base, processing_class=words)
+    assert loaded.eos_ids == () and any("every completion is cut off" in note for note in loaded.notes)
+
+
+def test_a_message_that_opens_a_list_is_told_whole() -> None:
+    assert first_line(ValueError("one of: \n(1) a file, \n(2) a class")) == "one of: (1) a file, (2) a class"
+    assert first_line(ValueError("\nno such file\nin: there")) == "no such file"
 
 
 def test_settings_of_peft_can_be_given(tmp_path: Path) -> None:

@@ -480,6 +480,34 @@ def test_other_held_out_prompts_than_before_do_not_end_a_run_with_an_error(tmp_p
     assert out.change is None and "these are not the ones" in notes_of(tmp_path)
 
 
+# ------------------------------------------------------------------------------------------------- refused at the start
+
+
+def test_one_function_is_a_callback(tmp_path: Path) -> None:
+    seen: list[int] = []
+    assert trainer(tmp_path, max_steps=2, callbacks=lambda step, metrics: seen.append(step)).train().steps == 2
+    assert seen == [1, 2]
+
+
+@pytest.mark.parametrize("given", [lambda step: 1, 5, [lambda: 1], [dict]], ids=["one", "number", "none", "class"])
+def test_what_is_no_callback_is_refused_before_anything_starts(tmp_path: Path, given: Any) -> None:
+    with pytest.raises(UsageError, match="a callback is "):
+        trainer(tmp_path / "run", callbacks=given)
+
+
+def test_threads_beyond_reason_are_refused(tmp_path: Path) -> None:
+    file = write_job(tmp_path, {"run.threads": 100_000})
+    for check in (True, False):
+        with pytest.raises(UsageError, match=r"run\.threads is 100,000, and this machine has \d+ core"):
+            run_file(file, TrainOptions(check=check, output=tmp_path / "run"))
+
+
+def test_what_libraries_tell_each_other_is_not_told(tmp_path: Path) -> None:
+    file = write_job(tmp_path, {"grpo.max_steps": 1, "data.eval": "held_out.jsonl"})
+    for done in (train(file, "-o", tmp_path / "run"), train(file, "--check")):
+        assert "Warning" not in done.stderr + done.stdout
+
+
 # -------------------------------------------------------------------------------------------------------- divergence
 
 
@@ -523,7 +551,9 @@ def test_a_model_that_is_broken_from_the_start_is_an_error_of_its_own(tmp_path: 
 @pytest.mark.parametrize("end", ["2>&1 | head -3", "2>&- 1>&-", "2> >(true) > >(true)", "-q 2>&1 | true"])
 def test_a_reader_that_leaves_ends_no_training(tmp_path: Path, end: str) -> None:
     file = write_job(tmp_path, {"grpo.max_steps": 4, "data.eval": "held_out.jsonl"})
-    command = f'"{sys.executable}" -m rewardkit train "{file}" -o "{tmp_path / "run"}" {end}; echo ${{PIPESTATUS[0]}} >&3'
+    command = (
+        f'"{sys.executable}" -m rewardkit train "{file}" -o "{tmp_path / "run"}" {end}; echo ${{PIPESTATUS[0]}} >&3'
+    )
     with open(tmp_path / "code", "w") as code:
         keep = [code.fileno()]
         shell = f"exec 3>&{keep[0]}; {command}"
@@ -662,9 +692,7 @@ def test_a_metric_that_always_fails_is_shown_each_step_and_at_the_end(
     assert "table" in out.text and "\x1b" not in out.text and out.ended == "done"
 
 
-def test_a_strangers_exception_does_not_act_on_the_terminal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_strangers_exception_does_not_act_on_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = write_job(tmp_path, {"reward.total": "rewards.py:broken"})
     rewards = tmp_path / "rewards.py"
     rewards.write_text(rewards.read_text().replace("no disk is left", "no \\x1b[31mdisk\\nis left"))

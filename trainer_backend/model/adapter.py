@@ -209,5 +209,9 @@ def _flags_kept(model: torch.nn.Module) -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of another library's message."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    """Return the first line of another library's message; all of it where that line only opens a list."""
+    lines = str(error).split("\n")
+    first = next((line.strip() for line in lines if line.strip()), type(error).__name__)
+    if first.endswith(":"):
+        first = " ".join(str(error).split())
+    return first if len(first) <= 300 else first[:299] + "…"

@@ -117,6 +117,12 @@ def load(
         raise ModelError(f"{name}: nothing would be trained: no parameter of the adapter asks for a gradient")
     if config.beta and not adapter.starts_at_base(peft):
         adapter.keep_reference(peft)
+    ends = end_tokens(peft, tokenizer)
+    if not ends:
+        notes.append(
+            "neither model nor tokenizer names a token that ends a text (eos_token_id), so every completion is cut off"
+            " at grpo.max_completion_length; set eos_token_id in the model's generation_config.json"
+        )
     head = head_of(peft, dtype)
     if isinstance(head, Dense):
         notes.append(
@@ -127,7 +133,7 @@ def load(
         tokenizer=tokenizer,
         name=name,
         head=head,
-        eos_ids=end_tokens(peft, tokenizer),
+        eos_ids=ends,
         device=place,
         dtype=dtype,
         parameters=count_parameters(peft),

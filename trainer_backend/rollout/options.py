@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from rewardkit.errors import OptionError, UnknownName, nearest
+from rewardkit.errors import OptionError, UnknownName
+from trainer_backend.errors import meant
 
 if TYPE_CHECKING:
     from trainer_backend.config import GRPOConfig
@@ -140,8 +141,9 @@ def ends_of(options: SamplingOptions, eos_ids: Iterable[int]) -> Ends:
     for name in given:
         if name not in PLAIN:
             raise UnknownName(
-                f"rollout.sampling: the transformers sampler has no {name!r}{nearest(name, PLAIN) or ';'} It has"
-                f' {", ".join(PLAIN)}; everything else of vLLM\'s SamplingParams needs rollout.engine = "vllm"'
+                f"rollout.sampling: the transformers sampler has no {name!r}"
+                f"{meant(name, PLAIN, 'it has ' + ', '.join(PLAIN))}"
+                '; everything else of vLLM\'s SamplingParams needs rollout.engine = "vllm"'
             )
     ignore, least = given.get("ignore_eos", False), given.get("min_tokens", 0)
     if not isinstance(ignore, bool):
@@ -174,8 +176,8 @@ def vllm_arguments(options: SamplingOptions, fields: Iterable[str], *, greedy: b
     for name in options.given:
         if name not in known:
             raise UnknownName(
-                f"rollout.sampling: the SamplingParams of this vLLM has no {name!r}{nearest(name, known) or ';'} It has"
-                f" {', '.join(sorted(known))}"
+                f"rollout.sampling: the SamplingParams of this vLLM has no {name!r}"
+                f"{meant(name, known, 'it has ' + ', '.join(sorted(known)))}"
             )
     arguments: dict[str, Any] = {"max_tokens": options.max_tokens, "logprobs": 0, "temperature": 0.0}
     if not greedy:
