@@ -116,7 +116,7 @@ class Checkpoint:
             CheckpointError: The state is of another optimizer or schedule.
         """
         settings = [] if optimizer is None else [_settings(group) for group in optimizer.param_groups]
-        rates = getattr(scheduler, "base_lrs", None)
+        rates = [float(rate) for rate in getattr(scheduler, "base_lrs", ())]
         for what, target, state in (
             ("optimizer", optimizer, self.optimizer),
             ("schedule", scheduler, self.scheduler),
@@ -137,7 +137,7 @@ class Checkpoint:
             for group, own in zip(optimizer.param_groups, settings, strict=True):
                 group.update(own)
         if isinstance(scheduler, LambdaLR):
-            _at_its_place(scheduler, list(rates or ()))
+            _at_its_place(scheduler, rates)
         if rank < len(self.random):
             set_random_state(self.random[rank])
 
@@ -148,11 +148,11 @@ def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
 
 def _at_its_place(scheduler: LambdaLR, rates: list[float]) -> None:
     """Set the learning rates of a schedule's place, from the rates that it was made with."""
-    scheduler.base_lrs = rates
+    scheduler.base_lrs = list(rates)
     found = [rate * shape(scheduler.last_epoch) for rate, shape in zip(rates, scheduler.lr_lambdas, strict=True)]
     for group, rate in zip(scheduler.optimizer.param_groups, found, strict=True):
         group["lr"] = rate
-    scheduler._last_lr = found
+    scheduler._last_lr = list(found)
 
 
 @dataclass(frozen=True)

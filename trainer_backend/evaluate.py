@@ -513,7 +513,7 @@ def _time(seconds: float) -> str:
 
 def _next_command(change: Change | None, learning: Learning, run: Path, adapter: Path | None, file: Path | None) -> str:
     here = _quoted(run)
-    if not learning.learned:
+    if not learning.learned and math.isfinite(learning.norm_of_change):
         what = _quoted(file) if file is not None else f"{here}/config.toml"
         return f"rewardkit train {what} --check   (shows whether the start model's rewards differ within groups)"
     compared = None if change is None else change.greedy or change.sampled
