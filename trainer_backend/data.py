@@ -198,7 +198,7 @@ def _no_prompt(value: Any) -> str:
     if isinstance(value, str):
         return f"is an empty text, {wanted}"
     if not isinstance(value, list):
-        return f"is {visible(repr(value), 60)} (a {type(value).__name__}), {wanted}"
+        return f"is {visible(repr(value), 60)}, {wanted}"
     if not value:
         return f"is an empty list, {wanted}"
     at, one = next((at, one) for at, one in enumerate(value) if not is_message(one))

@@ -1,4 +1,4 @@
-"""Where a run says what it does: a reader that has gone (`| head`, a closed terminal) ends no training."""
+"""Where a run says what it does: a reader that has gone (`| head`) ends no training."""
 
 from __future__ import annotations
 
