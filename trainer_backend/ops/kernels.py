@@ -122,7 +122,7 @@ class TritonTiles(TorchTiles):
     def fuses(self, hidden: torch.Tensor, head: Head) -> bool:
         if TensorDescriptor is None or hidden.dtype != torch.bfloat16 or hidden.device.type != "cuda":
             return False
-        # The copy engine reads rows that begin on 16 bytes. Other chips have other kernels that are fast.
+        # The copy engine reads rows that begin on 16 bytes. Other chips need a kernel of their own.
         starts = (hidden.data_ptr(), head.weight.data_ptr(), 2 * head.weight.stride(0), 2 * head.hidden)
         plain = head.bias is None and head.softcap is None and not any(at % 16 for at in starts)
         return plain and torch.version.hip is None and torch.cuda.get_device_capability(hidden.device)[0] == 9
@@ -421,7 +421,7 @@ if triton is not None:
     ):  # fmt: skip
         """The product h W^T of a tile, [M, N] at a time, turned into exponentials before it leaves the registers.
 
-        Each program does every so-manieth part, rows first: those that run together read the same weights.
+        The parts go round the programs, rows first: those that run together read the same weights.
         """
         down = tl.cdiv(count, M)
         for part in range(tl.program_id(0), down * tl.cdiv(width, N), tl.num_programs(0)):

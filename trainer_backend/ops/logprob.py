@@ -59,8 +59,9 @@ TOO_FAR = 60.0
 LEAST_GUESS = 20.0
 """How far, in nats, an anchor raises the shift above z_y at most: then even a wrong one loses nothing that counts."""
 
-CHUNK_BYTES = 101_000_000
-"""What one chunk of rows may take for its tile of logits, its sums, and copies of its rows and of those before."""
+CHUNK_BYTES = 110_000_000
+"""What one chunk of rows may take for its tile of logits, its sums, its notes, and copies of its rows and of those
+before."""
 
 TILE = 16_384
 """Tokens of the vocabulary in one tile."""
@@ -205,8 +206,11 @@ class _Work:
         self.fused = fuses and self.tiles.fuses(self.hidden, self.head)
         copied = inplace or active is not None or not hidden.is_contiguous()
         copies = 2 if copied or not self.fused else 0
+        block = self.tiles.loses(self.share_dtype)
+        # Of each block 16 bytes in `Lost`, and as much again for what a tile finds in its parts.
+        notes = 32 * -(-head.vocabulary // block) if block else 0
         self.chunk, self.tile = _shape_of_a_chunk(
-            head, self.share_dtype.itemsize, chunk_bytes, entropy == "gradient", self.fused, copies
+            head, self.share_dtype.itemsize, chunk_bytes, entropy == "gradient", self.fused, copies, notes
         )
         self.parts = _parts(self.head.weight, self.tile)
         # Two-byte exponentials take the place of half as many logits.
@@ -271,6 +275,7 @@ class _Work:
             rows = self.start(at, hidden, self.online)
             self._pass(rows, self.online, directions is not None, entropy_directions is not None)
             self._finish(rows, at, answer, directions, entropy_directions)
+            rows.lost = None
             if self.careful and not self.online:
                 # The chunk before is looked at while this one runs, so that the device never waits for the answer.
                 flag = _Flag((rows.highest > TOO_FAR).any())
@@ -589,11 +594,12 @@ def _parts(weight: torch.Tensor, tile: int) -> list[tuple[int, int, torch.Tensor
 
 
 def _shape_of_a_chunk(
-    head: Head, share: int, chunk_bytes: int, bend: bool, fused: bool, copies: int
+    head: Head, share: int, chunk_bytes: int, bend: bool, fused: bool, copies: int, notes: int
 ) -> tuple[int, int]:
     """Return how many rows fit, and the tokens of a tile.
 
-    A chunk holds a tile of logits (the exponentials take its place), the sums, and `copies` of its hidden states.
+    A chunk holds a tile of logits (the exponentials take its place), the sums, `copies` of its hidden states, and
+    `notes` bytes a row.
     """
     item = head.weight.element_size()
     wide = max(4, item)
@@ -601,7 +607,7 @@ def _shape_of_a_chunk(
     each = rows = tile = 0
     for tokens in (TILE // 2, TILE // 4) if fused else (TILE,):
         tile = min(tokens, head.vocabulary)
-        each = tile * wide + head.hidden * (wide + copies * item)
+        each = tile * wide + head.hidden * (wide + copies * item) + notes
         each += tile * share + head.hidden * wide if bend else 0
         rows = min(most, chunk_bytes // each)
         if rows == most:
