@@ -31,7 +31,7 @@ if any(name.startswith("unsloth") for name in sys.argv[1:]):
 import torch
 
 from trainer_backend.ops import Head, dense_logps, linear_logps
-from trainer_backend.ops.logprob import _Work
+from trainer_backend.ops.logprob import CHUNK_BYTES, _Work
 from trainer_backend.ops.tiles import Scaled
 
 CUDA = torch.cuda.is_available()
@@ -232,7 +232,7 @@ def errors(ways: list[str], rows: int) -> list[dict[str, Any]]:
             "logp": float(off.max()), "logp_scaled": float((off / largest.clamp(min=1.0)).max()),
         }  # fmt: skip
         if way == "rewardkit":
-            work = _Work(hidden, Head(weight), targets, 1.0, None, "none", None, 101_000_000, "auto")
+            work = _Work(hidden, Head(weight), targets, 1.0, None, "none", None, CHUNK_BYTES, "auto")
             kept = Scaled(torch.empty_like(hidden))
             work.forward(kept)
             before = kept.read(sampled) * slopes[sampled][:, None]

@@ -11,9 +11,12 @@ import os
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+import triton.language as tl
 from ops_cases import OUT, compare, dense, fused, make, trainable
+from triton.runtime import interpreter
 
 from trainer_backend.ops import Head, kernels, linear_logps, logprob
 from trainer_backend.ops.tiles import Scaled, TorchTiles
@@ -73,6 +76,110 @@ def test_sizes_that_fit_and_that_do_not(
     for dtype, bias in ((F32, False), (F16, False), (F16, True)):
         case = make(dtype, rows=2, hidden=33, vocabulary=vocabulary, bias=bias, margins=20.0)
         check(case, "gradient")
+
+
+@pytest.fixture
+def fusing(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Where exponentials are made inside the first product; a list with the first column of each tile done so."""
+    monkeypatch.setattr(logprob, "TILE", 64)
+    monkeypatch.setattr(kernels, "BLOCK", 32)
+    monkeypatch.setattr(kernels, "PRODUCT", (16, 16, 16))
+    starts = []
+    inner = kernels.TritonTiles.fused
+
+    def counted(self: Any, rows: Any, head: Any, start: int, weight: Any, e: Any) -> None:
+        starts.append(start)
+        inner(self, rows, head, start, weight, e)
+
+    plain = kernels.TritonTiles.fuses
+    cuda = type("Pretends", (), {"type": "cuda"})()
+
+    def fuses(self: Any, hidden: Any, head: Any) -> bool:
+        stand_in = type("Hidden", (), {"dtype": hidden.dtype, "device": cuda, "data_ptr": hidden.data_ptr})()
+        return plain(self, stand_in, head)
+
+    def wide(value: Any) -> Any:
+        bits = value.data.astype(np.uint32) << 16
+        return interpreter.TensorHandle(bits.view(np.float32), tl.float32) if value.dtype == tl.bfloat16 else value
+
+    # The interpreter multiplies the bits of bfloat16 as if they were integers.
+    dot = interpreter.InterpreterBuilder.create_dot
+    monkeypatch.setattr(
+        interpreter.InterpreterBuilder, "create_dot", lambda self, a, b, *rest: dot(self, wide(a), wide(b), *rest)
+    )
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(kernels.TritonTiles, "fuses", fuses)
+    monkeypatch.setattr(kernels.TritonTiles, "fused", counted)
+    return starts
+
+
+@pytest.mark.parametrize("entropy", ["none", "value"])
+@pytest.mark.parametrize(("vocabulary", "hidden"), [(64, 32), (145, 24)])
+def test_the_fused_product(entropy: str, vocabulary: int, hidden: int, fusing: list[int]) -> None:
+    """Ragged parts, tiles and chunks; the target in the first and the last column."""
+    options = [{}, {"temperature": "row", "scale": 0.3}, {"masked": True}]
+    for seed, some in enumerate(options):
+        case = make(BF16, rows=7, hidden=hidden, vocabulary=vocabulary, seed=seed, margins=None, **some)
+        case = replace(case, hidden=case.hidden * 0.5)
+        check(case, entropy, softmax="anchored")
+        assert set(fusing) == set(range(0, vocabulary, 64))
+        with torch.no_grad():
+            scored = linear_logps(
+                case.hidden, case.head, case.targets, temperature=case.temperature, active=case.active, entropy=entropy
+            )
+        assert torch.equal(scored.logps, fused(case, entropy).logps)
+        fusing.clear()
+
+
+def test_the_fused_product_agrees_with_its_two_steps(fusing: list[int]) -> None:
+    case = make(BF16, rows=5, hidden=32, vocabulary=77, margins=None)
+    found = []
+    for way in (kernels.TritonTiles(), TorchTiles()):
+        work = logprob._Work(case.hidden, case.head, case.targets, 1.0, None, "value", None, 10**6, "anchored")
+        rows = work.start(slice(0, 5), case.hidden, False)
+        rows.lost = work._lost(5)
+        e = torch.full((5, 80), 7.0, dtype=BF16)[:, :77]
+        way.fused(rows, case.head, 0, case.head.weight, e)
+        found.append((rows, e))
+    (rows, e), (exact, exact_e) = found
+    torch.testing.assert_close(e.float(), exact_e.float(), rtol=2.0**-7, atol=1e-30)
+    assert not e.gather(1, case.targets[:, None]).any()
+    for name in ("total", "weighted", "highest"):
+        torch.testing.assert_close(getattr(rows, name), getattr(exact, name), rtol=1e-5, atol=1e-5)
+    z = (case.hidden.float() @ case.head.weight.float().T - exact.shift[:, None]).scatter(
+        1, case.targets[:, None], -1e9
+    )
+    for at in range(3):
+        block = z[:, 32 * at : 32 * at + 32]
+        assert torch.equal(rows.lost.column[:, at].long(), block.argmax(1) + 32 * at)
+        torch.testing.assert_close(rows.lost.z[:, at], block.amax(1), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(rows.lost.share[:, at], e[:, 32 * at : 32 * at + 32].float().amax(1), rtol=0, atol=0)
+
+
+def test_a_fused_chunk_is_done_again(fusing: list[int]) -> None:
+    for inplace in (False, True):
+        case = make(BF16, rows=14, hidden=32, vocabulary=90, margins=None, seed=2)
+        own = case.head.weight[case.targets[4]].float()
+        case.hidden[4] -= (own * 120.0 / own.square().sum()).to(BF16)
+        exact = dense(case)
+        assert exact.logps[4] < -90
+        hidden = case.hidden.clone().requires_grad_()
+        found = linear_logps(hidden.view_as(hidden), case.head, case.targets, inplace=inplace)
+        (gradient,) = torch.autograd.grad((found.logps.double() * case.slopes).sum(), hidden)
+        off = (gradient.double() - exact.gradients[0]).norm(dim=1) / exact.gradients[0].norm(dim=1).clamp(min=1e-2)
+        assert off.max() < 2.0**-6 and fusing
+        torch.testing.assert_close(found.logps.double().detach(), exact.logps, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "why",
+    [{"bias": True}, {"softcap": 8.0}, {"hidden": 33}, {"dtype": F16}, {"dtype": F32}, {"vocabulary": 40}],
+    ids=str,
+)
+def test_what_is_not_fused(why: dict[str, Any], fusing: list[int]) -> None:
+    options = {"dtype": BF16, "rows": 3, "hidden": 32, "vocabulary": 70, "margins": None} | why
+    check(make(options.pop("dtype"), **options), "none")
+    assert not fusing
 
 
 def test_tiles_of_nothing_but_minus_infinity() -> None:

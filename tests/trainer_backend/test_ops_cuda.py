@@ -18,7 +18,7 @@ if not torch.cuda.is_available():
 
 from ops_cases import compare, dense, fused, make  # noqa: E402
 
-from trainer_backend.ops import Head, linear_logps, logprob  # noqa: E402
+from trainer_backend.ops import Head, kernels, linear_logps, logprob  # noqa: E402
 from trainer_backend.ops.tiles import Scaled  # noqa: E402
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
@@ -142,3 +142,36 @@ def test_memory_on_cuda(way: dict[str, Any]) -> None:
     chunk = logprob.MOST_ROWS * 1024 * 2  # gathered rows, or copies, of the chunk before
     assert max(extra) <= logprob.CHUNK_BYTES + 3 * chunk, extra
     assert extra[1] <= extra[0] * 1.05 + 1e6, extra
+
+
+def test_the_fused_product_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exponentials out of the product's registers, and by a tile of logits, are the same to rounding."""
+    if torch.cuda.get_device_capability()[0] != 9:
+        pytest.skip("needs a Hopper GPU")
+    starts = []
+    inner = kernels.TritonTiles.fused
+
+    def counted(self: Any, *values: Any) -> None:
+        starts.append(values[2])
+        inner(self, *values)
+
+    monkeypatch.setattr(kernels.TritonTiles, "fused", counted)
+    for rows, hidden, vocabulary in ((300, 256, 33_000), (2500, 72, 16_385), (129, 1000, 40_001)):
+        case = make(BF16, device="cuda", rows=rows, hidden=hidden, vocabulary=vocabulary, margins=None)
+        case = replace(case, hidden=case.hidden * (6.0 / hidden**0.5), temperature=0.8)
+        for entropy in ("none", "value"):
+            monkeypatch.setattr(kernels.TritonTiles, "fuses", FUSES)
+            starts.clear()
+            one = fused(case, entropy, softmax="anchored")
+            assert starts
+            monkeypatch.setattr(kernels.TritonTiles, "fuses", lambda self, hidden, head: False)
+            two = fused(case, entropy, softmax="anchored")
+            torch.testing.assert_close(one.logps, two.logps, rtol=1e-6, atol=1e-5)
+            if entropy == "value":
+                torch.testing.assert_close(one.entropies, two.entropies, rtol=1e-5, atol=1e-4)
+            off = (one.gradients[0] - two.gradients[0]).norm() / two.gradients[0].norm()
+            assert off < 1e-3, off
+        compare(case, one, dense(case, "value"), entropy="value", loose=10.0, share=SHARE[BF16])
+
+
+FUSES = kernels.TritonTiles.fuses

@@ -1,8 +1,14 @@
-"""The tile operations on a GPU: cuBLAS products with a float32 result, and Triton for what lies between them.
+"""The tile operations on a GPU: two products with a float32 result, and what lies between them.
 
-A kernel alone (logits never stored) would have to compute each product again for the gradient and add [rows, hidden]
-tiles atomically: three products. cuBLAS writes a tile of float32 logits, and one kernel turns it into exponentials, so
-two products are done at the library's rate; docs/decisions.md has the figures.
+A kernel alone (exponentials never stored) would have to compute each product again for the gradient and add [rows,
+hidden] tiles atomically: three products. So a tile of exponentials is stored, and cuBLAS multiplies it with the
+weights. How it is made depends on the case:
+
+* In general cuBLAS writes a tile of float32 logits, and one kernel turns it into exponentials.
+* On Hopper, in bfloat16, without a bias or a cap and with an anchored shift, a Triton kernel makes the exponentials
+  out of the product's float32 sums while those are in registers: no logit is written anywhere.
+
+docs/decisions.md has the figures of both.
 """
 
 from __future__ import annotations
@@ -19,6 +25,10 @@ try:
     import triton.language as tl
 except ImportError:  # a machine without a GPU needs none
     triton = None
+try:
+    from triton.tools.tensor_descriptor import TensorDescriptor
+except ImportError:  # as above, or a Triton of before 3.4
+    TensorDescriptor = None
 
 BLOCK = 1024
 """Columns of a tile that a program holds at once, and that share one entry of `Lost`."""
@@ -31,6 +41,9 @@ WARPS = 4
 
 WIDEST = 16384
 """The widest hidden state that a program holds in registers; wider ones take the torch way for that one step."""
+
+PRODUCT = (128, 256, 64)
+"""Rows, columns and inner steps of a program's part of the fused product."""
 
 
 def tiles_for(hidden: torch.Tensor) -> TorchTiles:
@@ -105,6 +118,39 @@ class TritonTiles(TorchTiles):
             LOST=lost is not None, BLOCK=BLOCK, TOGETHER=TOGETHER, num_warps=WARPS,
         )  # fmt: skip
         return e
+
+    def fuses(self, hidden: torch.Tensor, head: Head) -> bool:
+        if TensorDescriptor is None or hidden.dtype != torch.bfloat16 or hidden.device.type != "cuda":
+            return False
+        # The copy engine reads rows that begin on 16 bytes. Other chips need a kernel of their own.
+        starts = (hidden.data_ptr(), head.weight.data_ptr(), 2 * head.weight.stride(0), 2 * head.hidden)
+        plain = head.bias is None and head.softcap is None and not any(at % 16 for at in starts)
+        return plain and torch.version.hip is None and torch.cuda.get_device_capability(hidden.device)[0] == 9
+
+    def fused(self, rows: Rows, head: Head, start: int, weight: torch.Tensor, e: torch.Tensor) -> None:
+        lost = rows.lost
+        assert lost is not None
+        count, width = e.shape
+        m, n, k = PRODUCT
+        per_block = BLOCK // n
+        blocks = triton.cdiv(width, BLOCK)
+        # The sums, largest (and its column) and weighted sums of each n columns of each row.
+        found = torch.empty(4 if rows.entropy else 3, blocks * per_block, count, device=e.device)
+        programs = triton.cdiv(count, m) * triton.cdiv(width, n)
+        if e.device.type == "cuda":
+            programs = min(programs, torch.cuda.get_device_properties(e.device).multi_processor_count)
+        _fused[(programs,)](
+            TensorDescriptor.from_tensor(rows.hidden, [m, k]), TensorDescriptor.from_tensor(weight, [n, k]),
+            TensorDescriptor.from_tensor(e, [m, n // 2]), rows.targets, rows.inverse_temperature, rows.shift,
+            found[0], found[1], found[2].view(torch.int32), found[-1], count, width, head.hidden, start, head.scale,
+            ENTROPY=rows.entropy, M=m, N=n, K=k, num_warps=8, num_stages=3,
+        )  # fmt: skip
+        _collect[(triton.cdiv(count, 16),)](
+            found[0], found[1], found[2].view(torch.int32), found[-1], rows.total, rows.weighted, rows.highest,
+            lost.column, lost.z, lost.share, count, triton.cdiv(width, n), start, start // BLOCK,
+            lost.column.stride(0), ENTROPY=rows.entropy, BLOCKS=triton.next_power_of_2(blocks), PER_BLOCK=per_block,
+            N=n, ROWS=16, num_warps=4,
+        )  # fmt: skip
 
     def refine(self, rows: Rows, head: Head) -> None:
         lost = rows.lost
@@ -352,6 +398,86 @@ if triton is not None:
         tl.store(totals + row, total)
         tl.store(weighteds + row, weighted)
         tl.store(highests + row, highest)
+
+    @triton.jit
+    def _part(acc, factor, shift_2, target, left, first, ENTROPY: tl.constexpr):
+        """The exponentials of some columns of the fused product, their sums, and the largest and its column."""
+        columns = first + tl.arange(0, acc.shape[1])[None, :]
+        z_2 = acc * factor[:, None] - shift_2[:, None]
+        z_2 = tl.where((columns == target[:, None]) | (columns >= left), -float("inf"), z_2)
+        top_2 = tl.max(z_2, 1)
+        at = tl.max(tl.where(z_2 == top_2[:, None], columns, -1), 1)
+        exp = tl.exp2(z_2)
+        total = tl.sum(exp, 1)
+        weighted = total
+        if ENTROPY:
+            weighted = tl.sum(tl.where(exp > 0.0, exp * z_2 * 0.6931471805599453, 0.0), 1)
+        return exp, total, top_2, at, weighted
+
+    @triton.jit
+    def _fused(
+        hidden, weight, e, targets, inverses, shifts, totals, tops, columns, weighteds,
+        count, width, inner, start, scale, ENTROPY: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+    ):  # fmt: skip
+        """The product h W^T of a tile, [M, N] at a time, turned into exponentials before it leaves the registers.
+
+        The parts go round the programs, rows first: those that run together read the same weights.
+        """
+        down = tl.cdiv(count, M)
+        for part in range(tl.program_id(0), down * tl.cdiv(width, N), tl.num_programs(0)):
+            m = (part % down) * M
+            n = (part // down) * N
+            acc = tl.zeros((M, N), dtype=tl.float32)
+            for k in range(0, inner, K):
+                acc = tl.dot(hidden.load([m, k]), weight.load([n, k]).T, acc)
+            rows = m + tl.arange(0, M)
+            inside = rows < count
+            factor = tl.load(inverses + rows, mask=inside, other=0.0) * (scale * 1.4426950408889634)
+            shift_2 = tl.load(shifts + rows, mask=inside, other=0.0) * 1.4426950408889634
+            target = (tl.load(targets + rows, mask=inside, other=0) - start - n).to(tl.int32)
+            # In two halves: the registers hold no more than that beside the sums.
+            left, right = tl.split(tl.permute(tl.reshape(acc, (M, 2, N // 2)), (0, 2, 1)))
+            exp, total, top_2, at, weighted = _part(left, factor, shift_2, target, width - n, 0, ENTROPY)
+            e.store([m, n], exp.to(e.dtype))
+            exp, total_r, top_r, at_r, weighted_r = _part(right, factor, shift_2, target, width - n, N // 2, ENTROPY)
+            e.store([m, n + N // 2], exp.to(e.dtype))
+            place = (n // N) * count + rows
+            tl.store(totals + place, total + total_r, mask=inside)
+            tl.store(tops + place, tl.maximum(top_2, top_r), mask=inside)
+            tl.store(columns + place, n + tl.where(top_r > top_2, at_r, at), mask=inside)
+            if ENTROPY:
+                tl.store(weighteds + place, weighted + weighted_r, mask=inside)
+
+    @triton.jit
+    def _collect(
+        totals, tops, columns, weighteds, total, weighted, highest, lost_column, lost_z, lost_share,
+        count, parts, start, lost_start, lost_stride, ENTROPY: tl.constexpr, BLOCKS: tl.constexpr,
+        PER_BLOCK: tl.constexpr, N: tl.constexpr, ROWS: tl.constexpr,
+    ):  # fmt: skip
+        """Add what `_fused` found in a tile to the rows' sums, and note the largest of each block."""
+        row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+        block = tl.arange(0, BLOCKS)[:, None, None]
+        part = block * PER_BLOCK + tl.arange(0, PER_BLOCK)[None, :, None]
+        place = part * count + row[None, None, :]
+        inside = (part < parts) & (row < count)[None, None, :]
+        here = row < count
+        more = tl.sum(tl.sum(tl.load(totals + place, mask=inside, other=0.0), 1), 0)
+        tl.store(total + row, tl.load(total + row, mask=here) + more, mask=here)
+        if ENTROPY:
+            more = tl.sum(tl.sum(tl.load(weighteds + place, mask=inside, other=0.0), 1), 0)
+            tl.store(weighted + row, tl.load(weighted + row, mask=here) + more, mask=here)
+        top_2 = tl.load(tops + place, mask=inside, other=-float("inf"))
+        block_2 = tl.max(top_2, 1)
+        column = tl.load(columns + place, mask=inside, other=0)
+        at = tl.max(tl.where(top_2 == tl.expand_dims(block_2, 1), column, -1), 1)
+        top = block_2 * 0.6931471805599453
+        tl.store(highest + row, tl.maximum(tl.load(highest + row, mask=here), tl.max(top, 0)), mask=here)
+        block = tl.arange(0, BLOCKS)[:, None]
+        entry = row.to(tl.int64)[None, :] * lost_stride + lost_start + block
+        some = (block * PER_BLOCK < parts) & here[None, :]
+        tl.store(lost_column + entry, start + at, mask=some)
+        tl.store(lost_z + entry, top, mask=some)
+        tl.store(lost_share + entry, tl.exp2(block_2).to(tl.bfloat16).to(tl.float32), mask=some)
 
     @triton.jit
     def _slope(z, inverse, cap, HAS_CAP: tl.constexpr):

@@ -59,14 +59,16 @@ TOO_FAR = 60.0
 LEAST_GUESS = 20.0
 """How far, in nats, an anchor raises the shift above z_y at most: then even a wrong one loses nothing that counts."""
 
-CHUNK_BYTES = 101_000_000
-"""What one chunk of rows may take for its tile of logits, its sums, and copies of its rows and of those before."""
+CHUNK_BYTES = 110_000_000
+"""What one chunk of rows may take for its tile of logits, its sums, its notes, and copies of its rows and of those
+before."""
 
 TILE = 16_384
 """Tokens of the vocabulary in one tile."""
 
 MOST_ROWS = 1024
-"""Rows of a chunk at most: more would not make the products faster."""
+"""Rows of a chunk at most: more would not make the products faster. Twice as many where no logits are written, which
+leaves room for them in a chunk's bytes: then the weights are read half as often."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ def linear_logps(
         TensorError: A shape, a dtype or a device; a target outside the vocabulary.
         OptionError: A temperature that is not positive; `inplace` where hidden states are needed again; no chunk fits.
     """
-    work = _Work(hidden, head, targets, temperature, anchors, entropy, active, chunk_bytes, softmax)
+    work = _Work(hidden, head, targets, temperature, anchors, entropy, active, chunk_bytes, softmax, inplace)
     graph = torch.is_grad_enabled() and (hidden.requires_grad or head.trained)
     if inplace:
         _check_inplace(work, graph)
@@ -171,6 +173,7 @@ class _Work:
         active: torch.Tensor | None,
         chunk_bytes: int,
         softmax: str,
+        inplace: bool = False,
     ) -> None:
         if not isinstance(hidden, torch.Tensor) or hidden.dim() != 2 or hidden.shape[1] != head.hidden:
             raise TensorError(f"hidden is [rows, {head.hidden}] like the head, got {describe(hidden)}")
@@ -199,12 +202,19 @@ class _Work:
         self.tiles = tiles_for(hidden)
         self.share_dtype = self.tiles.share_dtype(hidden.dtype)
         self.online = softmax == "online" or (softmax == "auto" and self._wants_online())
-        self.chunk = _rows_of_a_chunk(head, self.share_dtype.itemsize, chunk_bytes, entropy == "gradient")
-        self.tile = min(TILE, head.vocabulary)
-        weight = self.head.weight
-        starts = range(0, head.vocabulary, self.tile)
-        # The tiles of the vocabulary: first token, the one after the last, their weight vectors.
-        self.parts = [(at, min(at + self.tile, head.vocabulary), weight[at : at + self.tile]) for at in starts]
+        fuses = not self.online and entropy != "gradient" and head.vocabulary >= TILE
+        self.fused = fuses and self.tiles.fuses(self.hidden, self.head)
+        copied = inplace or active is not None or not hidden.is_contiguous()
+        copies = 2 if copied or not self.fused else 0
+        block = self.tiles.loses(self.share_dtype)
+        # Of each block 16 bytes in `Lost`, and as much again for what a tile finds in its parts.
+        notes = 32 * -(-head.vocabulary // block) if block else 0
+        self.chunk, self.tile = _shape_of_a_chunk(
+            head, self.share_dtype.itemsize, chunk_bytes, entropy == "gradient", self.fused, copies, notes
+        )
+        self.parts = _parts(self.head.weight, self.tile)
+        # Two-byte exponentials take the place of half as many logits.
+        self.fused_parts = _parts(self.head.weight, 2 * self.tile)
         self._check_targets()
         self._buffers: dict[str, torch.Tensor] = {}
         self._views: dict[tuple[str, int, int], torch.Tensor] = {}
@@ -265,6 +275,7 @@ class _Work:
             rows = self.start(at, hidden, self.online)
             self._pass(rows, self.online, directions is not None, entropy_directions is not None)
             self._finish(rows, at, answer, directions, entropy_directions)
+            rows.lost = None
             if self.careful and not self.online:
                 # The chunk before is looked at while this one runs, so that the device never waits for the answer.
                 flag = _Flag((rows.highest > TOO_FAR).any())
@@ -319,6 +330,9 @@ class _Work:
         if entropy_directions:
             rows.weighted_sums = self._buffer("weighted", count, width, self.dtype)
         rows.lost = self._lost(count)
+        if self.fused and not online:
+            self._fused_pass(rows)
+            return
         room = FP16_ROOM if self.share_dtype == torch.float16 else 0.0
         for start, stop, weight in self.parts:
             raw = self._buffer("raw", count, stop - start, self.dtype)
@@ -333,6 +347,16 @@ class _Work:
                 self.tiles.add_product(rows.sums, e, weight, first=start == 0)
             if rows.weighted_sums is not None and e_weighted is not None:
                 self.tiles.add_product(rows.weighted_sums, e_weighted, weight, first=start == 0)
+        self.tiles.refine(rows, self.head)
+
+    def _fused_pass(self, rows: Rows) -> None:
+        """Go over all tiles once, where a product comes out as exponentials."""
+        for start, stop, weight in self.fused_parts:
+            tile = self._buffer("raw", rows.hidden.shape[0], self.tile, self.dtype)
+            e = tile.view(self.share_dtype)[:, : stop - start]
+            self.tiles.fused(rows, self.head, start, weight, e)
+            if rows.sums is not None:
+                self.tiles.add_product(rows.sums, e, weight, first=start == 0)
         self.tiles.refine(rows, self.head)
 
     def _raise_shift(self, rows: Rows, raw: torch.Tensor, start: int, room: float) -> None:
@@ -563,13 +587,31 @@ def _check_inplace(work: _Work, graph: bool) -> None:
         raise OptionError("inplace needs contiguous hidden states")
 
 
-def _rows_of_a_chunk(head: Head, share: int, chunk_bytes: int, bend: bool) -> int:
-    """Return how many rows fit: a tile of logits (the exponentials take its place), the sums, two copies."""
+def _parts(weight: torch.Tensor, tile: int) -> list[tuple[int, int, torch.Tensor]]:
+    """Return the tiles of the vocabulary: first token, the one after the last, their weight vectors."""
+    vocabulary = weight.shape[0]
+    return [(at, min(at + tile, vocabulary), weight[at : at + tile]) for at in range(0, vocabulary, tile)]
+
+
+def _shape_of_a_chunk(
+    head: Head, share: int, chunk_bytes: int, bend: bool, fused: bool, copies: int, notes: int
+) -> tuple[int, int]:
+    """Return how many rows fit, and the tokens of a tile.
+
+    A chunk holds a tile of logits (the exponentials take its place), the sums, `copies` of its hidden states, and
+    `notes` bytes a row.
+    """
     item = head.weight.element_size()
     wide = max(4, item)
-    tile = min(TILE, head.vocabulary)
-    each = tile * wide + head.hidden * (wide + 2 * item) + (tile * share + head.hidden * wide if bend else 0)
-    rows = min(MOST_ROWS, chunk_bytes // each)
+    most = 2 * MOST_ROWS if fused else MOST_ROWS
+    each = rows = tile = 0
+    for tokens in (TILE // 2, TILE // 4) if fused else (TILE,):
+        tile = min(tokens, head.vocabulary)
+        each = tile * wide + head.hidden * (wide + copies * item) + notes
+        each += tile * share + head.hidden * wide if bend else 0
+        rows = min(most, chunk_bytes // each)
+        if rows == most:
+            break
     if rows < 1:
         raise OptionError(f"chunk_bytes is at least {each:,} for one row of this head, got {chunk_bytes:,}")
-    return int(rows)
+    return rows if rows < 256 else rows - rows % 128, tile
