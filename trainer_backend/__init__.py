@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trainer_backend.config import GRPOConfig, read_training_file
-    from trainer_backend.train import GRPOTrainer, Outcome
+    from trainer_backend.run import Outcome
+    from trainer_backend.train import GRPOTrainer
 
 __all__ = ["GRPOConfig", "GRPOTrainer", "Outcome", "read_training_file"]
 
 _HOMES = {
     "GRPOConfig": "trainer_backend.config",
     "GRPOTrainer": "trainer_backend.train",
-    "Outcome": "trainer_backend.train",
+    "Outcome": "trainer_backend.run",
     "read_training_file": "trainer_backend.config",
 }
 

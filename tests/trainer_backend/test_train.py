@@ -54,7 +54,8 @@ from trainer_backend.model.adapter import snapshot, trained
 from trainer_backend.model.load import load
 from trainer_backend.rollout.options import SamplingOptions
 from trainer_backend.rollout.transformers_sampler import TransformersSampler
-from trainer_backend.train import OutOfMemory, run_file
+from trainer_backend.run import OutOfMemory
+from trainer_backend.train import run_file
 
 ROWS = [{"id": f"p{at}", "prompt": text} for at, text in enumerate(PROMPTS)]
 
