@@ -7,18 +7,20 @@ hour.
 Two layouts hold the same rows:
 
 * apart: a sequence is `prompt + completion`, padded on the right;
-* shared: completions of one prompt stand behind it in one sequence, `prompt + completion 1 + completion 2 + ...`. Each
-  sees the prompt and itself, and its positions go on from the prompt's end. The prompt is computed once, and what flows
-  back into it is the sum over its completions. With a prompt of P tokens and G completions of R, P + G R tokens take
-  the place of G (P + R).
+* shared: rows that begin alike stand in one sequence, in the order of their tokens, and each brings only what the row
+  before it does not have. Each token sees what comes before it in its own row, and its position is its place there.
+  What begins alike is computed once, and what flows back into it is the sum over its rows. With a prompt of P tokens
+  and G completions of R, P + G R tokens at most take the place of G (P + R); completions that begin alike, and prompts
+  with the same instructions, save more.
 
 | name | meaning |
 | --- | --- |
 | row | a prompt with one completion; `MicroStep.rows` are their places in the list that was given |
-| sequence | a row of `input_ids`: one row (apart), or a prompt with some of its completions (shared) |
+| sequence | a row of `input_ids`: one row (apart), or rows that begin alike (shared) |
 | width | tokens of the longest sequence |
 | tokens | tokens of the longest completion: masks and log-probs are [rows, tokens] |
-| counted | completion tokens of all rows, in one line; what the head is applied to |
+| counted | completion tokens of all rows, in one line |
+| distinct | counted, but once for rows that go on alike from the same token; what the head is applied to |
 
 The last token of a completion predicts nothing, so it is never fed to the model.
 """
@@ -33,8 +35,8 @@ from typing import Literal, TypeAlias
 import torch
 
 from trainer_backend.errors import TensorError
-from trainer_backend.model.forward import PADDING, prefix_mask
-from trainer_backend.plan import SHARED_WIDTH
+from trainer_backend.model.forward import Branch, prefix_mask
+from trainer_backend.plan import MERGED_WIDTH, SHARED_WIDTH
 
 Numbers: TypeAlias = "Sequence[float] | torch.Tensor"
 """One number a token: a sequence, or a tensor with one dimension."""
@@ -42,7 +44,7 @@ Numbers: TypeAlias = "Sequence[float] | torch.Tensor"
 Layout: TypeAlias = Literal["apart", "shared"]
 
 WORTH = 1.15
-"""A shared layout is taken for a prompt when it saves at least this factor of tokens."""
+"""A row joins the one before it in a sequence when that saves at least this factor of its tokens."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,8 +110,10 @@ class MicroStep:
             exact (no token comes after it).
         position_ids: int64 [sequences, width].
         mask: bool [rows, tokens].
-        targets: int64 [counted].
-        sources: int64 [counted]; sequence * width + column of the token that predicts the target.
+        targets: int64 [distinct].
+        sources: int64 [distinct]; sequence * width + column of the token that predicts the target.
+        repeats: int64 [counted], which of the distinct ones each is.
+        firsts: int64 [distinct], the first of the counted ones that each is.
         places: int64 [counted]; row * tokens + token.
         advantages: float64 [rows].
         rollout_logps, ref_logps, old_logps: float64 [rows, tokens], NaN beyond the mask and for rows that lack them;
@@ -124,6 +128,8 @@ class MicroStep:
     mask: torch.Tensor
     targets: torch.Tensor
     sources: torch.Tensor
+    repeats: torch.Tensor
+    firsts: torch.Tensor
     places: torch.Tensor
     advantages: torch.Tensor
     rollout_logps: torch.Tensor | None
@@ -162,7 +168,7 @@ def micro_steps(
     Args:
         rows: The rows of an optimizer batch.
         token_budget: Tokens of a micro-step at most, padding included; None: all in one.
-        layout: "shared" lets completions of equal prompts share it where that saves enough tokens (`WORTH`).
+        layout: "shared" lets rows that begin alike share their beginning where that saves enough tokens (`WORTH`).
         places: Which of the rows to take; None: all that count.
         device: Where the tensors are made.
 
@@ -172,82 +178,117 @@ def micro_steps(
     if token_budget is not None and token_budget < 1:
         raise TensorError(f"token_budget is at least 1 token, got {token_budget}")
     chosen = [at for at, row in enumerate(rows) if row.in_loss] if places is None else list(places)
-    sequences: list[list[int]] = []  # the rows of each
-    for members in _by_prompt(rows, chosen).values():
-        sequences += _sequences(rows, members, token_budget) if layout == "shared" else [[at] for at in members]
-    widths = [_width(rows, members) for members in sequences]
+    lines = _lines(rows, chosen, token_budget) if layout == "shared" else [_Line(rows, at) for at in chosen]
     # Ties are broken by place, so that the same rows always give the same micro-steps.
-    order = sorted(range(len(sequences)), key=lambda number: (-widths[number], sequences[number]))
-    steps: list[list[list[int]]] = []
-    width = 0
-    for number in order:
-        if steps and (token_budget is None or (len(steps[-1]) + 1) * width <= token_budget):
-            steps[-1].append(sequences[number])
+    lines.sort(key=lambda line: (-line.width, line.rows))
+    steps: list[list[_Line]] = []
+    for line in lines:
+        if steps and (token_budget is None or (len(steps[-1]) + 1) * steps[-1][0].width <= token_budget):
+            steps[-1].append(line)
         else:
-            steps.append([sequences[number]])
-            width = widths[number]
+            steps.append([line])
     return [_micro_step(rows, step, torch.device(device)) for step in steps]
 
 
-def _by_prompt(rows: Sequence[Row], places: Sequence[int]) -> dict[tuple[int, ...], list[int]]:
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for at in places:
-        groups.setdefault(tuple(rows[at].prompt_ids), []).append(at)
-    return groups
+class _Line:
+    """A sequence as it is put together: the columns of each of its rows.
+
+    Attributes:
+        rows: Places in the list of rows.
+        ids, positions: Of its columns.
+        branches: Runs of columns that a row brought, in order.
+        paths: Of each row, the columns of its tokens; completions without their last one.
+    """
+
+    def __init__(self, rows: Sequence[Row], first: int) -> None:
+        self.rows: list[int] = []
+        self.ids: list[int] = []
+        self.positions: list[int] = []
+        self.branches: list[Branch] = []
+        self.paths: list[Sequence[int]] = []
+        self.add(first, _fed(rows[first]), 0)
+
+    @property
+    def width(self) -> int:
+        return len(self.ids)
+
+    def add(self, at: int, fed: tuple[int, ...], common: int) -> None:
+        """Add a row whose first `common` tokens are those of the row before it."""
+        before = self.paths[-1][:common] if common else ()
+        start, stop = self.width, self.width + len(fed) - common
+        self.rows.append(at)
+        self.ids += fed[common:]
+        self.positions += range(common, len(fed))
+        if stop > start:
+            self.branches.append(Branch(start, stop, before))
+        self.paths.append([*before, *range(start, stop)])
 
 
-def _width(rows: Sequence[Row], members: Sequence[int]) -> int:
-    return len(rows[members[0]].prompt_ids) + sum(rows[at].length - 1 for at in members)
+def _fed(row: Row) -> tuple[int, ...]:
+    return (*row.prompt_ids, *row.completion_ids[:-1])
 
 
-def _sequences(rows: Sequence[Row], members: Sequence[int], token_budget: int | None) -> list[list[int]]:
-    """Return the sequences of one prompt's rows: shared as far as the budget allows, or apart where it saves little."""
+def _lines(rows: Sequence[Row], places: Sequence[int], token_budget: int | None) -> list[_Line]:
+    """Return the sequences of rows that share how they begin.
+
+    In the order of their tokens no row has more in common with an earlier one than with the one before it, so the
+    sequences are the walks of a tree of prefixes.
+    """
     most = min(SHARED_WIDTH, token_budget or SHARED_WIDTH)
-    prompt = len(rows[members[0]].prompt_ids)
-    longest_first = sorted(members, key=lambda at: (-rows[at].length, at))
-    packed: list[list[int]] = []
-    room = 0
-    for at in longest_first:
-        needed = rows[at].length - 1
-        if packed and needed <= room:
-            packed[-1].append(at)
-        else:
-            packed.append([at])
-            room = most - prompt
-        room -= needed
-    apart = sum(_width(rows, [at]) for at in members)
-    shared = sum(_width(rows, sequence) for sequence in packed)
-    if apart < WORTH * shared:
-        return [[at] for at in members]
-    return packed
+    lines: list[_Line] = []
+    last: tuple[int, ...] = ()
+    for fed, at in sorted((_fed(rows[at]), at) for at in places):
+        common = _in_common(last, fed)
+        if lines and common * WORTH >= (WORTH - 1.0) * len(fed):
+            same = rows[lines[-1].rows[-1]].prompt_ids == rows[at].prompt_ids
+            if lines[-1].width + len(fed) - common <= (most if same else min(most, MERGED_WIDTH)):
+                lines[-1].add(at, fed, common)
+                last = fed
+                continue
+        lines.append(_Line(rows, at))
+        last = fed
+    return lines
 
 
-def _micro_step(rows: Sequence[Row], sequences: Sequence[Sequence[int]], device: torch.device) -> MicroStep:
-    order = tuple(at for sequence in sequences for at in sequence)
+def _in_common(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return how many tokens two rows have in common from the start."""
+    most = min(len(one), len(other))
+    return next((at for at in range(most) if one[at] != other[at]), most)
+
+
+def _micro_step(rows: Sequence[Row], lines: Sequence[_Line], device: torch.device) -> MicroStep:
+    order = tuple(at for line in lines for at in line.rows)
     lengths = tuple(rows[at].length for at in order)
-    width = max(_width(rows, sequence) for sequence in sequences)
+    width = max(line.width for line in lines)
     tokens = max(lengths)
-    ids, positions, segments, sources = [], [], [], []
-    for number, sequence in enumerate(sequences):
-        line = _Line(rows[sequence[0]].prompt_ids)
-        for at in sequence:
-            sources += [number * width + column for column in line.add(rows[at].completion_ids)]
-        missing = width - len(line.ids)
-        ids.append(line.ids + [0] * missing)
+    ids, positions = [], []
+    distinct: dict[tuple[int, int], int] = {}
+    repeats: list[int] = []
+    firsts: list[int] = []
+    for number, line in enumerate(lines):
+        ids.append(line.ids + [0] * (width - line.width))
         # Positions go on over padding: places that start again would be read as packed sequences.
-        positions.append(line.positions + list(range(len(line.ids), width)))
-        segments.append(line.segments + [PADDING] * missing)
-    shared = any(len(sequence) > 1 for sequence in sequences)
+        positions.append(line.positions + list(range(line.width, width)))
+        for at, path in zip(line.rows, line.paths, strict=True):
+            from_prompt = path[len(rows[at].prompt_ids) - 1 :]
+            for column, target in zip(from_prompt, rows[at].completion_ids, strict=True):
+                one = distinct.setdefault((number * width + column, target), len(distinct))
+                if one == len(firsts):
+                    firsts.append(len(repeats))
+                repeats.append(one)
+    shared = any(len(line.rows) > 1 for line in lines)
     numbers = torch.tensor(lengths)
     mask = torch.arange(tokens).unsqueeze(0) < numbers.unsqueeze(1)
     return MicroStep(
         rows=order,
         input_ids=torch.tensor(ids, device=device),
-        attention_mask=prefix_mask(torch.tensor(segments, device=device)) if shared else None,
+        attention_mask=prefix_mask([line.branches for line in lines], width, device) if shared else None,
         position_ids=torch.tensor(positions, device=device),
         mask=mask.to(device),
-        targets=torch.tensor([token for at in order for token in rows[at].completion_ids], device=device),
-        sources=torch.tensor(sources, device=device),
+        targets=torch.tensor([target for _, target in distinct], device=device),
+        sources=torch.tensor([source for source, _ in distinct], device=device),
+        repeats=torch.tensor(repeats, device=device),
+        firsts=torch.tensor(firsts, device=device),
         places=mask.flatten().nonzero().squeeze(1).to(device),
         advantages=torch.tensor([rows[at].advantage for at in order], dtype=torch.float64, device=device),
         rollout_logps=_tokens([rows[at].rollout_logps for at in order], tokens, device),
@@ -255,26 +296,6 @@ def _micro_step(rows: Sequence[Row], sequences: Sequence[Sequence[int]], device:
         old_logps=_tokens([rows[at].old_logps for at in order], tokens, device),
         lengths=lengths,
     )
-
-
-class _Line:
-    """A sequence as it is put together."""
-
-    def __init__(self, prompt: Sequence[int]) -> None:
-        self.prompt = len(prompt)
-        self.ids = list(prompt)
-        self.positions = list(range(self.prompt))
-        self.segments = [0] * self.prompt
-        self.count = 0
-
-    def add(self, completion: Sequence[int]) -> list[int]:
-        """Append a completion but for its last token; return the column that predicts each of its tokens."""
-        self.count += 1
-        start, fed = len(self.ids), len(completion) - 1
-        self.ids += completion[:-1]
-        self.positions += range(self.prompt, self.prompt + fed)
-        self.segments += [self.count] * fed
-        return [self.prompt - 1, *range(start, start + fed)]
 
 
 def _tokens(values: Sequence[Numbers | None], tokens: int, device: torch.device) -> torch.Tensor | None:

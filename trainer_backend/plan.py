@@ -93,6 +93,9 @@ PREFILL = 8_192
 SHARED_WIDTH = 8_192
 """Tokens of a sequence with a shared prompt at most: its mask has width x width places."""
 
+MERGED_WIDTH = 2_048
+"""The same where prompts share but how they begin: attention over what they do not share is computed for nothing."""
+
 _CGROUP = (
     ("memory.max", "memory.current", "memory.stat", "inactive_file"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
@@ -422,7 +425,8 @@ def _training(
     heads = 2 * b * s.head_dim * (s.heads + s.kv_heads) + 4 * s.heads
     width = 0
     if task.shared:
-        width = min(tokens, SHARED_WIDTH, task.longest_prompt + config.num_generations * config.max_completion_length)
+        group = task.longest_prompt + config.num_generations * config.max_completion_length
+        width = min(tokens, SHARED_WIDTH, max(group, MERGED_WIDTH))
     repeated = 2 * b * s.head_dim * (s.heads - s.kv_heads) if task.shared else 0
     if checkpointing:
         every = f"{s.layers} x {t} x {b} x {s.hidden:,}"

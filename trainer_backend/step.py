@@ -351,8 +351,9 @@ def _ties_alike(values: torch.Tensor, within: float) -> torch.Tensor:
 def _forward(
     policy: Policy, step: MicroStep, settings: StepSettings, entropy: Literal["none", "value", "gradient"]
 ) -> LinearLogps:
+    anchors = None if step.rollout_logps is None else step.gather(step.rollout_logps).index_select(0, step.firsts)
     with precision(policy.device, policy.dtype):
-        return score_tokens(
+        found = score_tokens(
             policy.model,
             policy.head,
             input_ids=step.input_ids,
@@ -361,9 +362,11 @@ def _forward(
             where=step.sources,
             targets=step.targets,
             temperature=settings.temperature,
-            anchors=None if step.rollout_logps is None else step.gather(step.rollout_logps),
+            anchors=anchors,
             entropy=entropy,
         )
+    entropies = None if found.entropies is None else found.entropies.index_select(0, step.repeats)
+    return LinearLogps(found.logps.index_select(0, step.repeats), entropies)
 
 
 def _scored(

@@ -12,7 +12,7 @@ pytest.importorskip("transformers", reason="micro-steps know the models' masks")
 
 from trainer_backend.batch import MicroStep, Row, micro_steps, with_old_logps  # noqa: E402
 from trainer_backend.errors import TensorError  # noqa: E402
-from trainer_backend.plan import SHARED_WIDTH  # noqa: E402
+from trainer_backend.plan import MERGED_WIDTH, SHARED_WIDTH  # noqa: E402
 
 
 def rows_of(*shapes: tuple[int, int], seed: int = 0) -> list[Row]:
@@ -42,18 +42,36 @@ def seen_by(step: MicroStep, source: int) -> list[int]:
     return [token for _, token in order]
 
 
+def alike(seed: int, count: int) -> list[Row]:
+    """Rows of few different tokens, so that they begin alike, contain each other and are the same, in every way."""
+    dice = random.Random(seed)
+    prompts = [tuple(dice.choices((1, 2), k=dice.randrange(1, 7))) for _ in range(4)]
+    return [
+        Row(dice.choice(prompts), tuple(dice.choices((1, 2), k=dice.randrange(1, 6))), float(at)) for at in range(count)
+    ]
+
+
+SETS = {
+    "different": rows_of((0, 4), (0, 1), (5, 7), (0, 4), (5, 2), (2, 1), (5, 7), (0, 6), (2, 3)),
+    **{f"alike {seed}": alike(seed, 20) for seed in range(6)},
+}
+
+
 @pytest.mark.parametrize("budget", [None, 1, 12, 25, 60])
 @pytest.mark.parametrize("layout", ["apart", "shared"])
-def test_each_token_is_predicted_from_its_own_prompt_and_what_came_before(layout: Any, budget: Any) -> None:
-    rows = rows_of((0, 4), (0, 1), (5, 7), (0, 4), (5, 2), (2, 1), (5, 7), (0, 6), (2, 3))
+@pytest.mark.parametrize("rows", SETS.values(), ids=SETS)
+def test_each_token_is_predicted_from_its_own_prompt_and_what_came_before(
+    rows: list[Row], layout: Any, budget: Any
+) -> None:
     found: dict[int, int] = {}
     for step in micro_steps(rows, budget, layout=layout):
         assert step.mask.sum(1).tolist() == list(step.lengths) == [rows[at].length for at in step.rows]
         assert step.advantages.tolist() == [rows[at].advantage for at in step.rows]
         at_row, at_token = (step.places // step.mask.shape[1]).tolist(), (step.places % step.mask.shape[1]).tolist()
-        for row, token, source, target in zip(
-            at_row, at_token, step.sources.tolist(), step.targets.tolist(), strict=True
-        ):
+        sources, targets = step.sources[step.repeats].tolist(), step.targets[step.repeats].tolist()
+        assert step.repeats[step.firsts].tolist() == list(range(len(step.targets)))
+        assert len({*zip(sources, targets, strict=True)}) == len(step.targets), "none is computed twice"
+        for row, token, source, target in zip(at_row, at_token, sources, targets, strict=True):
             one = rows[step.rows[row]]
             assert target == one.completion_ids[token]
             assert seen_by(step, source) == [*one.prompt_ids, *one.completion_ids[:token]]
@@ -97,6 +115,41 @@ def test_shared_sequences_stay_below_the_width_that_a_mask_can_have() -> None:
     steps = micro_steps(rows, None, layout="shared")
     assert all(step.input_ids.shape[1] <= SHARED_WIDTH for step in steps)
     assert sum(step.tokens for step in steps) < 10 * 1999
+
+
+def prefixes(rows: list[Row]) -> int:
+    """How many different beginnings the rows have: the tokens that must be computed, by definition."""
+    fed = [(*row.prompt_ids, *row.completion_ids[:-1]) for row in rows]
+    return len({one[:stop] for one in fed for stop in range(1, len(one) + 1)})
+
+
+def test_what_begins_alike_is_computed_once() -> None:
+    for seed in range(20):
+        rows = [Row((1, 2, 3, 4), one.completion_ids, 1.0) for one in alike(seed, 20)]
+        (step,) = micro_steps(rows, layout="shared")
+        assert step.tokens == prefixes(rows)
+        found = {(row.prompt_ids + row.completion_ids)[:stop] for row in rows for stop in range(5, 5 + row.length)}
+        assert len(step.targets) == len(found)
+
+
+def test_prompts_with_the_same_instructions_share_them() -> None:
+    rows = [Row((*range(100, 140), task), (7, 8, at), 1.0) for task in (1, 2, 3) for at in (4, 5)]
+    (step,) = micro_steps(rows, layout="shared")
+    assert step.input_ids.shape == (1, 40 + 3 * 3)  # completions differ in their last token only, which is not fed
+    (other,) = micro_steps([Row((1, task), tuple(range(20, 40)), 1.0) for task in (1, 2)], layout="shared")
+    assert other.input_ids.shape == (2, 21)  # one token in common is not worth a mask
+
+
+def test_prompts_are_merged_up_to_a_width_and_rows_of_one_prompt_beyond_it() -> None:
+    rows = [Row((*range(500), task), tuple(range(1000, 1200)), 1.0) for task in range(12)]
+    steps = micro_steps(rows, None, layout="shared")
+    assert max(step.input_ids.shape[1] for step in steps) <= MERGED_WIDTH
+    assert sum(step.tokens for step in steps) < 12 * 700 / 1.5
+    (one,) = micro_steps([Row((1, 2), (at, *range(9, 1000)), 1.0) for at in (3, 4, 5)] * 3, layout="shared")
+    assert one.input_ids.shape[0] == 3, "rows that begin alike but for two tokens stay apart"
+    rows = [Row(tuple(range(500)), (at, *range(1000, 1300)), 1.0) for at in range(20)]
+    (one,) = micro_steps(rows, layout="shared")
+    assert one.input_ids.shape == (1, 500 + 20 * 300) and one.input_ids.shape[1] > MERGED_WIDTH
 
 
 def test_rows_that_do_not_count_are_not_computed() -> None:

@@ -29,7 +29,7 @@ from transformers import (
 )
 
 from trainer_backend.model.forward import (
-    PADDING,
+    Branch,
     Dense,
     decoder_of,
     head_of,
@@ -197,30 +197,33 @@ def test_completions_that_share_a_prompt_see_it_and_themselves_only(attention: s
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(LlamaConfig(**GROUPED), attn_implementation=attention).eval()
     row = ids(1, 12)  # prompt 4, completions of 5 and 3
-    segments = torch.tensor([[0] * 4 + [1] * 5 + [2] * 3])
+    mask = prefix_mask([[Branch(0, 9, ()), Branch(9, 12, range(4))]], 12)
     places = torch.tensor([[0, 1, 2, 3, 4, 5, 6, 7, 8, 4, 5, 6]])
     first = hidden_states(model, row[:, :9])
     second = hidden_states(model, torch.cat([row[:, :4], row[:, 9:]], 1))
-    together = hidden_states(model, row, prefix_mask(segments), places)
+    together = hidden_states(model, row, mask, places)
     torch.testing.assert_close(together, torch.cat([first, second[:, 4:]], 1), rtol=1e-4, atol=1e-5)
     # The negative control: with everything in sight, or with positions that run on, the second one is another.
-    for mask, positions in ((None, places), (prefix_mask(segments), None)):
-        wrong = hidden_states(model, row, mask, positions)[:, 9:]
+    for seen, positions in ((None, places), (mask, None)):
+        wrong = hidden_states(model, row, seen, positions)[:, 9:]
         assert float((wrong - together[:, 9:]).detach().abs().max()) > 0.01
 
 
-def test_padding_in_a_shared_row_is_seen_by_nobody_and_is_finite() -> None:
-    segments = torch.tensor([[0, 0, 1, 2, PADDING, PADDING]])
-    mask = prefix_mask(segments)[0, 0]
+def test_who_sees_whom_in_a_shared_row() -> None:
+    """Columns 0 to 3 are one row; 4 goes on from its first two, 5 from its first two and 4; 6 and 7 are padding."""
+    branches = [Branch(0, 4, ()), Branch(4, 5, [0, 1]), Branch(5, 6, [0, 1, 4])]
+    (mask,) = prefix_mask([branches], 8)[0].int()
     assert mask.tolist() == [
-        [True, False, False, False, False, False],
-        [True, True, False, False, False, False],
-        [True, True, True, False, False, False],
-        [True, True, False, True, False, False],
-        [False, False, False, False, True, False],
-        [False, False, False, False, True, True],
+        [1, 0, 0, 0, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0, 0, 0, 0],
+        [1, 1, 1, 0, 0, 0, 0, 0],
+        [1, 1, 1, 1, 0, 0, 0, 0],
+        [1, 1, 0, 0, 1, 0, 0, 0],
+        [1, 1, 0, 0, 1, 1, 0, 0],
+        [0, 0, 0, 0, 0, 0, 1, 0],
+        [0, 0, 0, 0, 0, 0, 0, 1],
     ]
-    assert bool(torch.isfinite(hidden_states(family("llama"), ids(1, 6), prefix_mask(segments))).all())
+    assert bool(torch.isfinite(hidden_states(family("llama"), ids(1, 8), prefix_mask([branches], 8))).all())
 
 
 class Products(TorchDispatchMode):

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, Gemma2Config, GPTNeoXConfig, Llam
 
 from trainer_backend.batch import Row, micro_steps
 from trainer_backend.config import GRPOConfig
-from trainer_backend.model.forward import head_of, hidden_states, precision, prefix_mask, score
+from trainer_backend.model.forward import Branch, head_of, hidden_states, precision, prefix_mask, score
 from trainer_backend.model.load import add_adapter, load
 from trainer_backend.model.offload import checkpoint_layers
 from trainer_backend.ops.logprob import CHUNK_BYTES, MOST_ROWS
@@ -145,7 +145,8 @@ def passes(family: Any, dtype: torch.dtype, tokens: int, *, checkpointing: bool,
     ids = torch.arange(tokens).view(1, -1) % 101
     mask = None
     if shared:
-        mask = prefix_mask((torch.arange(tokens) >= tokens // 2).long().view(1, -1))
+        half = tokens // 2
+        mask = prefix_mask([[Branch(0, half, ()), Branch(half, tokens, range(half // 2))]], tokens)
     with LiveMemory(there) as live, precision("cpu", dtype):
         out = score(
             model,
@@ -215,7 +216,9 @@ def test_the_mask_of_a_shared_row_is_in_it(checkpointing: bool) -> None:
 
 def test_the_mask_is_that_of_all_sequences_of_a_micro_step() -> None:
     """16 prompts of 512 tokens with 8 completions of 200: 8 sequences of 2,104 tokens in 16,832."""
-    rows = [Row((*range(1, 512), number), tuple(range(1, 201)), 1.0) for number in range(1, 17) for _ in range(8)]
+    rows = [
+        Row((number, *range(1, 512)), (at, *range(1, 200)), 1.0) for number in range(1, 17) for at in range(201, 209)
+    ]
     step = micro_steps(rows, 8 * 2104, layout="shared")[0]
     assert step.attention_mask is not None and step.input_ids.shape == (8, 2104)
     settings = config(max_completion_length=200, num_generations=8, per_device_train_batch_size=128)

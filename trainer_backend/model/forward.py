@@ -5,14 +5,14 @@ differ in what the head does (a factor: Cohere, Granite; a soft cap: Gemma 2). W
 a few tokens against the model's own logits. Where they disagree, as with a wrapper nobody foresaw, training goes
 through the model's logits instead: right by definition, but with memory for tokens x vocabulary.
 
-The same trial tells whether completions of one prompt may share it in one row (`prefix_mask`). With a prompt of P
-tokens and G completions of R, a row then holds P + G R tokens in place of G (P + R).
+The same trial tells whether sequences that begin alike may share their beginning in one row (`prefix_mask`). With a
+prompt of P tokens and G completions of R, a row then holds P + G R tokens at most in place of G (P + R).
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -31,9 +31,6 @@ AGREES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 8e-3, torch.
 
 SAME_STATES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 4e-2, torch.float16: 5e-3}
 """The same for hidden states by two layouts: rounding adds up over the layers (bfloat16, 30 layers: 1e-2)."""
-
-PADDING = -1
-"""The segment of padding in `prefix_mask`; 0 is the prompt, 1, 2, ... the completions."""
 
 
 @dataclass(frozen=True)
@@ -252,25 +249,37 @@ def _disagreement(model: nn.Module, head: Head, dtype: torch.dtype) -> float:
     return _apart(ours, theirs.flatten(0, 1))
 
 
-def prefix_mask(segments: torch.Tensor) -> torch.Tensor:
-    """Return who sees whom, bool [rows, 1, width, width], where completions of one prompt stand in one row.
+@dataclass(frozen=True)
+class Branch:
+    """Tokens that stand side by side in a row and go on from others of it, which need not stand beside them.
 
-    A token sees the tokens up to itself of its own segment, and the prompt. Positions of every completion go on from
-    the prompt's end.
-
-    Args:
-        segments: int [rows, width]; 0 for the prompt, then 1, 2, ... for the completions, `PADDING` for padding.
+    Attributes:
+        start, stop: Their columns.
+        before: The columns of all tokens that come before them, all below `start`.
     """
-    width = segments.shape[1]
-    queries, keys = segments.unsqueeze(2), segments.unsqueeze(1)
-    past = torch.ones(width, width, dtype=torch.bool, device=segments.device).tril()
-    # Padding sees padding: a query that sees nothing would be NaN.
-    sees = ((queries == keys) | ((keys == 0) & (queries > 0))) & past
+
+    start: int
+    stop: int
+    before: Sequence[int]
+
+
+def prefix_mask(rows: Sequence[Sequence[Branch]], width: int, device: torch.device | str = "cpu") -> torch.Tensor:
+    """Return who sees whom, bool [rows, 1, width, width], where sequences that begin alike stand in one row.
+
+    A token sees what comes before it, and itself. Positions of a branch go on from what comes before it. Columns of no
+    branch are padding: each sees itself (a query that sees nothing would be NaN), and no other sees it.
+    """
+    sees = torch.eye(width, dtype=torch.bool, device=device).repeat(len(rows), 1, 1)
+    for mask, branches in zip(sees, rows, strict=True):
+        for branch in branches:
+            own = mask[branch.start : branch.stop]
+            own[:, branch.start : branch.stop].logical_or_(torch.ones_like(own[:, : len(own)]).tril())
+            own[:, torch.tensor(branch.before, dtype=torch.long, device=device)] = True
     return sees.unsqueeze(1)
 
 
 def shares_prefixes(model: nn.Module, dtype: torch.dtype) -> bool:
-    """Return whether the model gives the same hidden states with completions that share their prompt in one row.
+    """Return whether the model gives the same hidden states with sequences that share their beginning in one row.
 
     It does with torch's own attention and full layers; not with sliding windows, recurrent layers, or an attention that
     ignores such masks.
@@ -283,10 +292,12 @@ def shares_prefixes(model: nn.Module, dtype: torch.dtype) -> bool:
             ids = torch.cat([ids[:1, :prompt].expand(PROBE[0], -1), ids[:, prompt:]], 1)
             apart = hidden_states(model, ids)
             row = torch.cat([ids[:1], ids[1:, prompt:]], 1)
-            segments = torch.tensor([[0] * prompt + [1] * rest + [2] * rest], device=ids.device)
+            width = PROBE[1] + rest
+            branches = [Branch(0, PROBE[1], ()), Branch(PROBE[1], width, range(prompt))]
+            mask = prefix_mask([branches], width, ids.device)
             places = torch.tensor([[*range(PROBE[1]), *range(prompt, PROBE[1])]], device=ids.device)
-            together = hidden_states(model, row, prefix_mask(segments), places)
-            wrong = hidden_states(model, row, prefix_mask(segments), None)  # positions that do not start again
+            together = hidden_states(model, row, mask, places)
+            wrong = hidden_states(model, row, mask, None)  # positions that do not start again
     except Exception:  # a model that cannot take such a mask says so in its own way; rows of their own always work
         return False
     expected = torch.cat([apart[0], apart[1, prompt:]])
