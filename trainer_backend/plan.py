@@ -28,9 +28,10 @@ vocabulary, r the adapter's rank, N(x) the numbers in x. GB are 10^9 bytes.
 | logits | 12 rows V: float32 logits, probabilities, and what sorts them | sampling |
 | prefill | tokens b (6 H + 3 F) | sampling |
 
-The peak is what is always there and the larger of training and sampling. With the vLLM engine, its key-value cache,
-its own copy of the weights (as NF4 where it can) and what `VLLM` says are there always. That cache is given in bytes:
-`rollout.kv_cache_memory_gb`, or room for the completions of a step, at most half of what the weights leave.
+The peak is what is always there and the larger of training and sampling. With the vLLM engine, its own copy of the
+weights (as NF4 where it can) and what `VLLM` says are there always; its key-value cache on a GPU only while it samples.
+That cache is given in bytes: `rollout.kv_cache_memory_gb`, or room for the completions of a step; on a CPU, where it
+stays, at most half of what the weights leave.
 
 The formulas for one layer are those of Llama's block with LoRA on all linear layers and attention that keeps no scores.
 Tests hold them against what a CPU really allocates. Other families keep somewhat more (Gemma's four norms) or less.
@@ -103,6 +104,7 @@ _CGROUP = (
 """A container's limit, what it uses, and what of that are files read before, which give way."""
 
 CACHE = "key-value cache"
+VLLM_CACHE = "vLLM's key-value cache"
 
 HEADROOM = 0.95
 """Share of the free memory that a plan uses: allocators lose some to fragments."""
@@ -243,8 +245,8 @@ class Plan:
 
     @property
     def vllm_cache(self) -> int:
-        """Bytes of vLLM's key-value cache; 0 with the transformers sampler, which has one only while it samples."""
-        return sum(term.bytes for term in self.terms if term.name == CACHE and term.phase == "always")
+        """Bytes of vLLM's key-value cache; 0 with the transformers sampler."""
+        return sum(term.bytes for term in self.terms if term.name == VLLM_CACHE)
 
     @property
     def fits(self) -> bool:
@@ -278,7 +280,7 @@ class Plan:
         layers = (
             f"layers computed again, their inputs {inputs}" if self.checkpointing else "everything kept for backward"
         )
-        cache = f", {self.vllm_cache / GB:.1f} GB of it vLLM's key-value cache" if self.vllm_cache else ""
+        cache = f"; vLLM's key-value cache has {self.vllm_cache / GB:.1f} GB" if self.vllm_cache else ""
         verdict = "" if self.limit is None else f", {'of' if self.fits else 'more than'} {self.limit / GB:.1f} GB"
         return (
             f"{self.token_budget:,} tokens a micro-step, {layers}: peak about {self.device_peak / GB:.1f} GB"
@@ -380,11 +382,13 @@ def _always(task: Task, config: GRPOConfig, rows: int) -> Iterator[Term]:
 
 
 def _vllm_cache(task: Task, config: GRPOConfig, rows: int) -> Term:
+    phase: Phase = "sampling" if task.device == "cuda" else "always"
     if config.kv_cache_memory_gb is not None:
-        return Term(CACHE, int(config.kv_cache_memory_gb * GB), "rollout.kv_cache_memory_gb")
+        return Term(VLLM_CACHE, int(config.kv_cache_memory_gb * GB), "rollout.kv_cache_memory_gb", phase)
     blocks = rows * -(-task.longest(config) // CACHE_BLOCK) + 1  # it keeps one for itself
     each = CACHE_BLOCK * _cached_token(task, 1 if config.kv_cache_dtype.startswith("fp8") else task.number)
-    return Term(CACHE, blocks * each, f"{rows} x {task.longest(config):,} tokens, {blocks:,} blocks of {each:,}")
+    how = f"{rows} x {task.longest(config):,} tokens, {blocks:,} blocks of {each:,}"
+    return Term(VLLM_CACHE, blocks * each, how, phase)
 
 
 def _cached_token(task: Task, number: int) -> int:
@@ -461,9 +465,10 @@ def _training(
 
 
 def _most_rows(task: Task, config: GRPOConfig) -> int:
-    """Return how many completions are decoded together where memory is no matter; vLLM's cache is there for training,
-    too, so it is made for the completions of a step."""
-    most = SAMPLED_ROWS if task.held_out and config.engine != "vllm" else min(SAMPLED_ROWS, config.completions_per_step)
+    """Return how many completions are decoded together where memory is no matter; on a CPU vLLM's cache is there for
+    training, too, so it is made for the completions of a step."""
+    held = config.engine == "vllm" and task.device == "cpu"
+    most = SAMPLED_ROWS if task.held_out and not held else min(SAMPLED_ROWS, config.completions_per_step)
     return max(most, _least_rows(task, config))
 
 
@@ -481,10 +486,12 @@ def _rows(task: Task, config: GRPOConfig, limit: int) -> list[int]:
         return _halved(most, least)
     if config.kv_cache_memory_gb is not None:
         return [most]
+    if task.device == "cuda":
+        return _halved(most, least)
     # The cache is held while training, so it must not take what training needs: half of what the rest leaves.
     terms = list(_always(task, config, most))
-    rest = sum(term.bytes for term in terms if term.name != CACHE)
-    cache = next(term.bytes for term in terms if term.name == CACHE)
+    rest = sum(term.bytes for term in terms if term.name != VLLM_CACHE)
+    cache = next(term.bytes for term in terms if term.name == VLLM_CACHE)
     most = min(most, (limit - rest) // 2 * most // cache)
     return _halved(max(most, least), least)
 

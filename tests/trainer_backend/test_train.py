@@ -1184,7 +1184,7 @@ def test_vllm_beside_4_bit_weights_says_what_it_samples_from(tmp_path: Path) -> 
     said = "holds the base weights as float32, the trainer as NF4"
     assert said in notes and "correction (token_truncate) weighs each token" in notes
     assert "before the first update" in notes and "does not sample from adapter" not in notes
-    assert "of it vLLM's key-value cache" in notes
+    assert "vLLM's key-value cache has" in notes
     assert said in train(file, "--check").stdout
 
 

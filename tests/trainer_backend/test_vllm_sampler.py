@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import importlib.metadata
 import importlib.util
 import os
 import random
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,8 +22,10 @@ from rewardkit.errors import OptionError, UnknownName, UsageError  # noqa: E402
 from rewardkit.types import Sample  # noqa: E402
 from trainer_backend.data import Prompt  # noqa: E402
 from trainer_backend.model.errors import MissingExtra  # noqa: E402
+from trainer_backend.model.forward import precision  # noqa: E402
 from trainer_backend.rollout.agreement import Agreement, compare  # noqa: E402
 from trainer_backend.rollout.options import SamplingOptions, vllm_arguments  # noqa: E402
+from trainer_backend.rollout.process_state import kept_state  # noqa: E402
 from trainer_backend.rollout.types import Rollout, Sampler  # noqa: E402
 from trainer_backend.rollout.vllm_sampler import (  # noqa: E402
     TESTED,
@@ -29,7 +33,6 @@ from trainer_backend.rollout.vllm_sampler import (  # noqa: E402
     _engine_arguments,
     check_version,
     installed,
-    kept_state,
     quantises,
 )
 
@@ -149,6 +152,10 @@ def state() -> dict[str, Any]:
         "cudnn": [
             getattr(torch.backends.cudnn, name) for name in ("enabled", "benchmark", "deterministic", "allow_tf32")
         ],
+        "attention": [
+            getattr(torch.backends.cuda, f"{name}_sdp_enabled")()
+            for name in ("flash", "mem_efficient", "math", "cudnn")
+        ],
         "torch": torch.get_rng_state().tolist(),
         "python": random.getstate(),
         "numpy": numpy.random.get_state()[1].tolist(),  # type: ignore[index]
@@ -171,6 +178,7 @@ def test_the_process_is_as_before_also_after_an_error(monkeypatch: pytest.Monkey
         torch.set_float32_matmul_precision("medium")
         torch.use_deterministic_algorithms(True)
         torch.backends.cudnn.benchmark = not torch.backends.cudnn.benchmark
+        torch.backends.cuda.enable_cudnn_sdp(not torch.backends.cuda.cudnn_sdp_enabled())
         torch.manual_seed(0)
         random.seed(0)
         numpy.random.seed(0)
@@ -232,6 +240,12 @@ QUESTIONS = (
 )
 
 
+ON_GPU = torch.cuda.is_available()
+DEVICE, DTYPE = (torch.device("cuda"), torch.bfloat16) if ON_GPU else (torch.device("cpu"), torch.float32)
+CLOSE = 0.02 if ON_GPU else 2e-4
+"""Nats a token that two ways to compute the same in `DTYPE` are apart by on average."""
+
+
 @pytest.fixture(scope="module")
 def real() -> Iterator[dict[str, Any]]:
     """A PeftModel of SmolLM2 with an adapter that does something, its tokenizer, and a sampler on one engine."""
@@ -245,14 +259,14 @@ def real() -> Iterator[dict[str, Any]]:
     os.environ["HF_HUB_OFFLINE"] = "1"
     folder = find_or_convert(os.environ.get("REWARDKIT_TEST_SMOLLM2"))
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPE).to(DEVICE)
     torch.manual_seed(5)
     model = get_peft_model(model, LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")).eval()
     move(model, 0.005)
     before = state()
     sampler = VllmSampler(
         model, tokenizer, SamplingOptions(max_tokens=8), weights=folder, eos_ids=(2,), max_length=64, version=3,
-        dtype=torch.float32, device=torch.device("cpu"), kv_cache_bytes=200_000_000,
+        dtype=DTYPE, device=DEVICE, kv_cache_bytes=200_000_000,
     )  # fmt: skip
     assert state() == before
     asked = [Prompt(Sample(at), tuple(tokenizer(text).input_ids), "") for at, text in enumerate(QUESTIONS)]
@@ -290,8 +304,9 @@ def agreement(real: dict[str, Any], found: dict[int, Rollout], options: Sampling
     for rollout in found.values():
         for part in rollout.completions:
             row = torch.tensor([[*rollout.prompt.ids, *part.ids]])
-            with torch.no_grad():
-                logits = real["model"](input_ids=row).logits[0, len(rollout.prompt.ids) - 1 : -1]
+            with torch.no_grad(), precision(DEVICE, DTYPE):
+                logits = real["model"](input_ids=row.to(DEVICE)).logits[0, len(rollout.prompt.ids) - 1 : -1]
+            logits = logits.float().cpu()
             if options is not None:
                 logits = processors(options)(row.expand(len(logits), -1), logits)
             mine += part.logps
@@ -305,7 +320,7 @@ def test_log_probs_agree_with_the_trainers(real: dict[str, Any]) -> None:
     assert isinstance(real["sampler"], Sampler)
     found = drawn(real)
     apart = agreement(real, found)
-    assert apart.tokens > 48 and apart.max_abs < 2e-3 and not apart.stale(torch.float32)
+    assert apart.tokens > 48 and apart.mean_abs < CLOSE and not apart.stale(DTYPE)
     for rollout in found.values():
         assert rollout.version == real["sampler"]._version and len(rollout.completions) == 4
         for part in rollout.completions:
@@ -319,7 +334,7 @@ def test_log_probs_agree_with_the_trainers(real: dict[str, Any]) -> None:
 @pytest.mark.parametrize("options", [{"temperature": 0.6}, {"top_k": 5}, {"top_p": 0.7}, {"min_p": 0.1}], ids=str)
 def test_log_probs_are_those_of_what_was_drawn_from(real: dict[str, Any], options: dict[str, Any]) -> None:
     found = drawn(real, options=options)
-    assert agreement(real, found, SamplingOptions(max_tokens=8, **options)).max_abs < 5e-3
+    assert agreement(real, found, SamplingOptions(max_tokens=8, **options)).mean_abs < 3 * CLOSE
 
 
 @needs_vllm
@@ -328,14 +343,19 @@ def test_greedy_is_that_of_the_transformers_sampler(real: dict[str, Any]) -> Non
     from trainer_backend.rollout.transformers_sampler import TransformersSampler
 
     other = TransformersSampler(
-        real["model"], real["tokenizer"], SamplingOptions(max_tokens=8), head=head_of(real["model"]), eos_ids=(2,)
+        real["model"],
+        real["tokenizer"],
+        SamplingOptions(max_tokens=8),
+        head=head_of(real["model"], DTYPE),
+        eos_ids=(2,),
     )
     expected = dict(other.sample(real["prompts"], 1, seed=0, greedy=True))
     found = drawn(real, 3, greedy=True)
+    most = 2 if ON_GPU else 8  # in bfloat16 near ties go either way
     for at, rollout in found.items():
-        assert {part.ids for part in rollout.completions} == {expected[at].completions[0].ids}
+        assert {part.ids[:most] for part in rollout.completions} == {expected[at].completions[0].ids[:most]}
         assert len(rollout.completions) == 3
-    assert agreement(real, found).max_abs < 2e-3
+    assert agreement(real, found).mean_abs < CLOSE
 
 
 @needs_vllm
@@ -369,24 +389,23 @@ def test_breaking_off_leaves_no_request_behind(real: dict[str, Any]) -> None:
     broken = real["sampler"].sample(real["prompts"], 2, seed=1)
     next(broken)
     broken.close()
-    assert agreement(real, drawn(real)).max_abs < 2e-3
+    assert agreement(real, drawn(real)).mean_abs < CLOSE
 
 
 @needs_vllm
 def test_the_newest_adapter_samples_and_a_stale_one_is_noticed(real: dict[str, Any]) -> None:
     sampler = real["sampler"]
-    folders = list(sampler._folder.iterdir())
     move(real["model"], 0.01)
     stale = agreement(real, drawn(real))  # the negative control: trained on, and the sampler was not told
-    assert stale.stale(torch.float32) and stale.mean_abs > 0.01
+    assert stale.stale(DTYPE) and stale.mean_abs > 0.01
     before = state()
     sampler.update(4)
     assert state() == before
     found = drawn(real)
     assert found[0].version == 4
     fresh = agreement(real, found)
-    assert not fresh.stale(torch.float32) and fresh.mean_abs < stale.mean_abs / 100
-    assert len(list(sampler._folder.iterdir())) == 1 == len(folders)
+    assert not fresh.stale(DTYPE) and fresh.mean_abs < (CLOSE if ON_GPU else stale.mean_abs / 100)
+    assert not sampler._folder.exists(), "the adapter comes from memory"
     assert sampler._engine.list_loras() == {sampler._number}
 
 
@@ -396,11 +415,75 @@ def test_training_goes_on_beside_it(real: dict[str, Any]) -> None:
     before = state()
     drawn(real)
     assert state() == before
-    ids = torch.tensor([real["prompts"][1].ids])
+    ids = torch.tensor([real["prompts"][1].ids], device=DEVICE)
     real["model"](input_ids=ids, labels=ids).loss.backward()
     grads = [parameter.grad for parameter in real["model"].parameters() if parameter.grad is not None]
     assert grads and all(grad.dtype == torch.float32 and bool(grad.isfinite().all()) for grad in grads)
     real["model"].zero_grad()
+
+
+def base_weights(model: Any) -> str:
+    """A hash of every weight that is not the adapter's; vLLM's room for adapters is none either."""
+    found = hashlib.sha256()
+    for name, weight in model.named_parameters():
+        if "lora" not in name:
+            found.update(name.encode() + weight.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
+
+
+def memory() -> tuple[int, int]:
+    """Bytes in use on the device, by everybody, and of this process on the host."""
+    resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    if not ON_GPU:
+        return 0, resident
+    torch.cuda.synchronize()
+    free, total = torch.cuda.mem_get_info()
+    return total - free, resident
+
+
+@needs_vllm
+def test_cycles_change_no_base_weight_and_hold_no_memory(real: dict[str, Any]) -> None:
+    """Sample, train and hand over, 50 times on a GPU: log-probs agree before and after, and nothing grows."""
+    sampler, model = real["sampler"], real["model"]
+    before, (inside,) = base_weights(model), sampler._engine.collective_rpc(lambda one: base_weights(one.get_model()))
+    sampler.update(10)
+    assert not agreement(real, drawn(real)).stale(DTYPE)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer, seen = torch.optim.SGD(trained, lr=1e-3), []
+    cycles = 50 if ON_GPU else 6
+    for cycle in range(cycles):
+        found = drawn(real, seed=cycle)
+        rows = [[*rollout.prompt.ids, *part.ids] for rollout in found.values() for part in rollout.completions]
+        for row in rows[:4]:
+            ids = torch.tensor([row], device=DEVICE)
+            with precision(DEVICE, DTYPE):
+                model(input_ids=ids, labels=ids).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        sampler.update(11 + cycle)
+        seen.append(memory())
+    assert not agreement(real, drawn(real)).stale(DTYPE)
+    assert base_weights(model) == before
+    assert sampler._engine.collective_rpc(lambda one: base_weights(one.get_model())) == [inside]
+    device, host = ([one[at] for one in seen] for at in (0, 1))
+    half = cycles // 2
+    assert max(device[half:]) - max(device[:half]) <= 8 << 20
+    assert max(host[half:]) - max(host[:half]) <= 64 << 20
+
+
+@needs_vllm
+@pytest.mark.skipif(not ON_GPU, reason="on a CPU the cache stays")
+def test_the_caches_memory_is_the_trainers_between_samplings(real: dict[str, Any]) -> None:
+    torch.cuda.empty_cache()
+    between, _ = memory()
+    running = real["sampler"].sample(real["prompts"], 2, seed=1)
+    next(running)
+    during, _ = memory()
+    running.close()
+    torch.cuda.empty_cache()
+    assert during - between >= 150_000_000  # of the 200 MB that the fixture gives it
+    assert abs(memory()[0] - between) <= 8 << 20
+    assert not agreement(real, drawn(real)).stale(DTYPE)
 
 
 def test_options_are_frozen() -> None:

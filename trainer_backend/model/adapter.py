@@ -82,6 +82,12 @@ def save_adapter(model: PeftModel, folder: str | Path) -> None:
     model.save_pretrained(str(folder), selected_adapters=[ADAPTER], save_embedding_layers=False)
 
 
+def adapter_tensors(model: PeftModel) -> dict[str, torch.Tensor]:
+    """Return the adapter's weights by the names that they have in `save_adapter`'s file; no copies."""
+    found: dict[str, torch.Tensor] = get_peft_model_state_dict(model, adapter_name=ADAPTER, save_embedding_layers=False)
+    return found
+
+
 def check_adapter(folder: str | Path) -> Path:
     """Return the folder of a saved adapter.
 
@@ -117,8 +123,7 @@ def load_adapter_into(model: PeftModel, folder: str | Path) -> None:
         if theirs != ours:
             raise ModelError(f"{place}: the adapter has {name} {theirs}, the one that is trained has {ours}")
     weights = read_weights(place)
-    wanted = get_peft_model_state_dict(model, adapter_name=ADAPTER, save_embedding_layers=False)
-    _compare(place, weights, wanted)
+    _compare(place, weights, adapter_tensors(model))
     set_peft_model_state_dict(model, weights, adapter_name=ADAPTER)
 
 

@@ -1,16 +1,17 @@
-"""TRL's GRPO against ours on a CPU: the spoken sums of examples/train_smollm2.toml, the same settings for both.
+"""TRL's GRPO against ours: the spoken sums of examples/train_smollm2.toml, the same settings for both.
 
-    python benchmarks/train_cpu.py MODEL_DIR --seeds 0,1,2,3,4 --steps 20 --out runs.jsonl
-    python benchmarks/train_cpu.py MODEL_DIR --seeds 5 --who trl --steps 20 --out runs.jsonl      # one piece more
-    python benchmarks/train_cpu.py --table runs.jsonl
+    python benchmarks/train.py MODEL_DIR --seeds 0,1,2,3,4 --steps 20 --out runs.jsonl
+    python benchmarks/train.py MODEL_DIR --seeds 5 --who trl --steps 20 --out runs.jsonl      # one piece more
+    python benchmarks/train.py MODEL_DIR --seeds 0 --who trl,ours,vllm --out gpu.jsonl        # a GPU, if there is one
+    python benchmarks/train.py --table runs.jsonl
 
 MODEL_DIR is SmolLM2-135M-Instruct (`python -m trainer_backend.model.smollm2` makes it). Each run is a process of its
 own, the two trainers take turns, and a run that FILE has already is not repeated. Needs trl 1.16 beside `[train]`.
 
-TRL is tuned, so that the bar is higher than what it gives untouched: its head gets a contiguous input (torch's CPU
-linear is slow on the strided slice that prefill hands it), it scores completion tokens only, as it does on a GPU,
-nothing is checkpointed or logged, and both trainers get the same allocator settings. Both train in the type that this
-CPU computes faster in; `--dtype` overrides.
+On a CPU TRL is tuned, so that the bar is higher than what it gives untouched: its head gets a contiguous input (torch's
+CPU linear is slow on the strided slice that prefill hands it), it scores completion tokens only, as it does on a GPU,
+nothing is checkpointed or logged, and both trainers get the same allocator settings. Both train in the type that the
+device computes faster in; `--dtype` overrides. "vllm" is ours with vLLM as its sampler.
 
 A run is one line: for each step its wall and CPU time, the time since training began, mean reward, share of right
 answers, and share of groups without spread, counted here from the rewards themselves (`dead`) and as the trainer logs
@@ -40,7 +41,7 @@ MARKS = (0.5, 0.8, 0.95)
 WINDOW = 5  # steps that a reward is averaged over
 ANSWER = re.compile(r"<answer>\s*(-?\d+)\s*</answer>")
 ALLOCATOR = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "20000000000"}
-NAMES = {"trl": "TRL, tuned", "ours": "rewardkit"}
+NAMES = {"trl": "TRL", "ours": "rewardkit", "vllm": "rewardkit, vLLM"}
 
 
 # ------------------------------------------------------------------------------------------------- what both are given
@@ -102,7 +103,11 @@ class Diary:
 
 
 def faster_type() -> str:
-    """Return the type that this CPU multiplies matrices faster in."""
+    """Return the type that this GPU or CPU multiplies matrices faster in."""
+    import torch
+
+    if torch.cuda.is_available():
+        return "bfloat16"
     flags = Path("/proc/cpuinfo")
     known = flags.read_text(encoding="utf-8").split() if flags.exists() else []
     return "bfloat16" if {"avx512_bf16", "amx_bf16"}.intersection(known) else "float32"
@@ -122,8 +127,10 @@ def run_trl(model_dir: str, seed: int, steps: int, dtype: str, folder: str, diar
 
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=getattr(torch, dtype))
     tokenizer = AutoTokenizer.from_pretrained(model_dir, padding_side="left")
-    model.lm_head.register_forward_pre_hook(lambda _, inputs: (inputs[0].contiguous(),))
-    trl.trainer.utils._use_triton = lambda device: True  # asked only for whether to leave out what is not scored
+    cpu = not torch.cuda.is_available()
+    if cpu:
+        model.lm_head.register_forward_pre_hook(lambda _, inputs: (inputs[0].contiguous(),))
+        trl.trainer.utils._use_triton = lambda device: True  # asked only for whether to leave out what is not scored
 
     class Clock(TrainerCallback):  # type: ignore[misc]
         def on_train_begin(self, *_: Any, **__: Any) -> None:
@@ -148,9 +155,9 @@ def run_trl(model_dir: str, seed: int, steps: int, dtype: str, folder: str, diar
         loss_type="dapo",
         scale_rewards="group",
         bf16=dtype == "bfloat16",
-        use_cpu=True,
+        use_cpu=cpu,
         gradient_checkpointing=False,
-        dataloader_pin_memory=False,
+        dataloader_pin_memory=not cpu,
         save_strategy="no",
         logging_steps=1,
         report_to="none",
@@ -169,7 +176,14 @@ def run_trl(model_dir: str, seed: int, steps: int, dtype: str, folder: str, diar
     return [line["frac_reward_zero_std"] for line in trainer.state.log_history if "frac_reward_zero_std" in line]
 
 
-def run_ours(model_dir: str, seed: int, steps: int, dtype: str, folder: str, diary: Diary) -> list[float]:
+def run_vllm(model_dir: str, seed: int, steps: int, dtype: str, folder: str, diary: Diary) -> list[float]:
+    """Train with rewardkit and vLLM."""
+    return run_ours(model_dir, seed, steps, dtype, folder, diary, engine="vllm")
+
+
+def run_ours(
+    model_dir: str, seed: int, steps: int, dtype: str, folder: str, diary: Diary, engine: str = "transformers"
+) -> list[float]:
     """Train with rewardkit; return the share of dead groups as it says it, by step."""
     from trainer_backend import GRPOConfig, GRPOTrainer
 
@@ -184,6 +198,7 @@ def run_ours(model_dir: str, seed: int, steps: int, dtype: str, folder: str, dia
     settings = GRPOConfig(
         model=model_dir,
         dtype=dtype,
+        engine=engine,
         dir=folder,
         seed=seed,
         max_steps=steps,
@@ -206,7 +221,11 @@ def run_ours(model_dir: str, seed: int, steps: int, dtype: str, folder: str, dia
     return said
 
 
-RUNS: Mapping[str, Callable[[str, int, int, str, str, Diary], list[float]]] = {"trl": run_trl, "ours": run_ours}
+RUNS: Mapping[str, Callable[[str, int, int, str, str, Diary], list[float]]] = {
+    "trl": run_trl,
+    "ours": run_ours,
+    "vllm": run_vllm,
+}
 
 
 def run_one(given: argparse.Namespace) -> None:
@@ -228,6 +247,8 @@ def run_one(given: argparse.Namespace) -> None:
         "start": round(diary.began - BEGAN, 2),
         "load": round(os.getloadavg()[0], 2),
         "torch": torch.__version__,
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "peak_gb": round(torch.cuda.max_memory_allocated() / 1e9, 3) if torch.cuda.is_available() else None,
         "rows": diary.rows,
     }
     print(json.dumps(line), flush=True)
@@ -303,6 +324,10 @@ def table(runs: Sequence[Mapping[str, Any]]) -> str:
     for mark in MARKS:
         figures.append((f"seconds until the {WINDOW}-step mean reward is {mark:g}", _until(mark)))
     figures += [
+        (
+            "peak of torch's device memory, GB",
+            lambda found: spread([run["peak_gb"] for run in found if run.get("peak_gb")]),
+        ),
         (f"reward, mean of the last {WINDOW} steps", _last("reward")),
         ("the same, share right", _last("right")),
         ("groups without spread, steps 11 on", _from_eleven("dead")),
@@ -312,7 +337,7 @@ def table(runs: Sequence[Mapping[str, Any]]) -> str:
     rows += [[name, *(figure(found) for found in columns.values())] for name, figure in figures]
     text = ["| " + " | ".join(row) + " |" for row in rows]
     text.insert(1, "| --- " * len(rows[0]) + "|")
-    if len(columns) == 2:
+    if len(columns) > 1:
         text.append(_overlap(columns))
     return "\n".join(text)
 
@@ -355,9 +380,9 @@ def main() -> None:
     parser.add_argument("--who", default="trl,ours")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], help="else what this CPU is faster in")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], help="else what the device is faster in")
     parser.add_argument("--plain", action="store_true", help="without the allocator settings, for both")
-    parser.add_argument("--out", default="train_cpu.jsonl", help="lines are appended to it")
+    parser.add_argument("--out", default="train.jsonl", help="lines are appended to it")
     parser.add_argument("--table", type=Path, metavar="FILE", help="print the figures of FILE, run nothing")
     parser.add_argument("--run", choices=list(RUNS), help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
