@@ -227,14 +227,14 @@ def test_who_sees_whom_in_a_shared_row() -> None:
 
 
 class Products(TorchDispatchMode):
-    """The types of all matrix products."""
+    """The types of all products with weights; the angles of positions are a small product in float32."""
 
     def __init__(self) -> None:
         super().__init__()
         self.seen: dict[torch.dtype, int] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func._schema.name in ("aten::mm", "aten::addmm", "aten::bmm", "aten::linear", "aten::matmul"):
+        if func._schema.name in ("aten::mm", "aten::addmm", "aten::linear"):
             dtype = next(found.dtype for found in args if isinstance(found, torch.Tensor))
             self.seen[dtype] = self.seen.get(dtype, 0) + 1
         return func(*args, **(kwargs or {}))

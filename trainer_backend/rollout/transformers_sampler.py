@@ -263,7 +263,8 @@ def _past(model: nn.Module) -> _Past:
     attention = getattr(config, "_attn_implementation", None)
     if attention not in ("sdpa", "eager"):
         raise UsageError(f'the transformers sampler works with the attention "sdpa" or "eager", got {attention!r}')
-    windows = [setting["sliding_window"] for setting in settings if setting.get("sliding_window")]
+    each: list[Any] = [settings] if isinstance(settings, dict) else settings  # one for all layers before 5.20
+    windows = [setting["sliding_window"] for setting in each if setting.get("sliding_window")]
     return _Past(len(kinds), tuple(dict.fromkeys(kinds)), min(windows, default=None))
 
 
