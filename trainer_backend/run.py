@@ -374,7 +374,11 @@ class Run:
         self.compared = True
         took = metrics["memory/peak_gb"]
         if room.plan.device == "cuda":
-            took += planning.RUNTIME["cuda"] / planning.GB  # is not allocated by torch
+            # What is not torch's: the context, which was there when the plan was made, and what vLLM has beside it. A
+            # key-value cache that is given up counts as torch's, and is not in use.
+            free, device = torch.cuda.mem_get_info(self.world.device)[0], self.world.device
+            beside = room.free - free - torch.cuda.memory_reserved(device) + planning.RUNTIME["cuda"]
+            took += beside / planning.GB
         planned = room.plan.device_peak / planning.GB
         if self.log is not None:
             self.log.log("memory", step=self.step, peak_gb=took, planned_gb=planned)
