@@ -61,9 +61,12 @@ GB = 1e9
 RUNTIME = {"cuda": 600_000_000, "cpu": 700_000_000}
 """The CUDA context with its libraries' workspaces; Python with torch, transformers and peft imported."""
 
-VLLM = {"cuda": 2_500_000_000, "cpu": 500_000_000}
-"""What vLLM has beside weights and cache: room for an adapter in every layer, workspaces, CUDA graphs. On an H200 with
-0.25.1 and an 8B model about 2.7 GB with its adapter."""
+VLLM = {"cuda": 450_000_000, "cpu": 500_000_000}
+"""What vLLM has beside weights, cache and the room for an adapter, for a model of any size."""
+
+VLLM_LAYER = 7_000
+"""On a GPU also this many bytes for each hidden number of each layer: workspaces and CUDA graphs. Both are
+fitted to what vLLM 0.25.1 took on an H200: 0.54 GB for SmolLM2-135M, 1.3 GB for an 8B model of Llama's shape."""
 
 CACHE_BLOCK = 128
 """Tokens that vLLM's cache is dealt out in at a time: 16 on a GPU, 128 on a CPU."""
@@ -96,6 +99,9 @@ SHARED_WIDTH = 8_192
 
 MERGED_WIDTH = 2_048
 """The same where prompts share but how they begin: attention over what they do not share is computed for nothing."""
+
+PADDED = 1.5
+"""What sequences of different widths are padded to, at most, as a factor of their tokens."""
 
 _CGROUP = (
     ("memory.max", "memory.current", "memory.stat", "inactive_file"),
@@ -297,7 +303,8 @@ class Task:
         longest_prompt: Tokens.
         device: "cuda" or "cpu".
         number: Bytes of a number of the compute type.
-        shared: Whether completions share their prompt in one row (`Loaded.shares_prefixes`).
+        shared: Whether completions share their prompt in one row (`Loaded.shares_prefixes`); None: not known yet, so
+            that the plan has room for both.
         folded: Whether the sampler folds the adapter into a copy of the weights.
         dense: Whether log-probs go through the model's logits (`forward.Dense`).
         skipped: Parts of names of the layers that a 4-bit checkpoint leaves as they are.
@@ -309,7 +316,7 @@ class Task:
     longest_prompt: int
     device: str
     number: int
-    shared: bool = False
+    shared: bool | None = False
     folded: bool = False
     dense: bool = False
     skipped: tuple[str, ...] = ()
@@ -340,7 +347,7 @@ def estimate(
         mode: Where their inputs wait.
         rows: Completions that are decoded together; None: as many as are of use.
     """
-    tokens = min(token_budget, config.completions_per_step * task.longest(config))
+    tokens = min(token_budget, _most_tokens(task, config))
     rows = rows or _most_rows(task, config)
     terms = [
         *_always(task, config, rows),
@@ -352,6 +359,15 @@ def estimate(
         passing = alive.training - alive.total("always")
         terms.append(Term("gaps in the heap", int(HEAP * passing), f"{HEAP:g} x {passing:,}", "training"))
     return Plan(tuple(terms), mode if checkpointing else "resident", checkpointing, token_budget, rows, task.device)
+
+
+def _most_tokens(task: Task, config: GRPOConfig) -> int:
+    """Return the tokens of a step, padding included, where every completion is as long as it may be."""
+    apart = config.completions_per_step * task.longest(config)
+    if not task.shared:
+        return apart
+    group = task.longest_prompt + config.num_generations * config.max_completion_length
+    return min(apart, int(PADDED * config.completions_per_step / config.num_generations * group))
 
 
 def _always(task: Task, config: GRPOConfig, rows: int) -> Iterator[Term]:
@@ -369,7 +385,7 @@ def _always(task: Task, config: GRPOConfig, rows: int) -> Iterator[Term]:
     if config.engine == "vllm":
         own = weights if task.sampler_in_4bit else shape.parameters * b
         yield Term("weights of the sampler", own, "vLLM's own copy")
-        yield Term("vLLM", VLLM[task.device], "an adapter's room, workspaces, graphs")
+        yield _vllm(task, config)
         yield _vllm_cache(task, config, rows)
     elif task.folded:
         under = sum(inputs * outputs for name, inputs, outputs in shape.linears if _adapted(name, config))
@@ -379,6 +395,12 @@ def _always(task: Task, config: GRPOConfig, rows: int) -> Iterator[Term]:
     state = {"adamw_torch": 8, "adamw_8bit": 2, "sgd": 0}[config.optim]
     yield Term("optimizer", state * numbers, f"{state} x {numbers:,} ({config.optim})")
     yield Term("runtime", RUNTIME[task.device], "libraries and context")
+
+
+def _vllm(task: Task, config: GRPOConfig) -> Term:
+    room = task.number * adapter_numbers(task.shape, config)
+    graphs = VLLM_LAYER * task.shape.layers * task.shape.hidden if task.device == "cuda" else 0
+    return Term("vLLM", VLLM[task.device] + room + graphs, "an adapter's room, workspaces, graphs")
 
 
 def _vllm_cache(task: Task, config: GRPOConfig, rows: int) -> Term:
@@ -428,10 +450,10 @@ def _training(
     inputs = tokens * b * s.hidden
     heads = 2 * b * s.head_dim * (s.heads + s.kv_heads) + 4 * s.heads
     width = 0
-    if task.shared:
+    if task.shared is not False:
         group = task.longest_prompt + config.num_generations * config.max_completion_length
         width = min(tokens, SHARED_WIDTH, max(group, MERGED_WIDTH))
-    repeated = 2 * b * s.head_dim * (s.heads - s.kv_heads) if task.shared else 0
+    repeated = 2 * b * s.head_dim * (s.heads - s.kv_heads) if task.shared is not False else 0
     if checkpointing:
         every = f"{s.layers} x {t} x {b} x {s.hidden:,}"
         if mode == "offload" and task.device == "cuda":

@@ -371,7 +371,7 @@ class Room:
 def make_room(job: Job, encoded: Encoded, device: torch.device) -> Room | None:
     """Return the plan of a job before its weights are loaded; None where its configuration cannot be read.
 
-    Whether completions can share their prompt is not known yet; they are taken to, which needs more.
+    Whether completions can share their prompt is not known yet; the plan has room for both.
     """
     settings = model_settings(job)
     if settings is None:
@@ -388,7 +388,7 @@ def make_room(job: Job, encoded: Encoded, device: torch.device) -> Room | None:
         longest_prompt=encoded.longest,
         device=device.type,
         number=dtype.itemsize,
-        shared=True,
+        shared=None,
         folded=folds(config, dtype, device),
         skipped=tuple(quantised.get("llm_int8_skip_modules") or ()),
         held_out=bool(encoded.held_out),
