@@ -36,15 +36,12 @@ import torch
 
 from trainer_backend.errors import TensorError
 from trainer_backend.model.forward import Branch, prefix_mask
-from trainer_backend.plan import MERGED_WIDTH, SHARED_WIDTH
+from trainer_backend.plan import MERGED_WIDTH, PADDED, SHARED_WIDTH, WORTH
 
 Numbers: TypeAlias = "Sequence[float] | torch.Tensor"
 """One number a token: a sequence, or a tensor with one dimension."""
 
 Layout: TypeAlias = Literal["apart", "shared"]
-
-WORTH = 1.15
-"""A row joins the one before it in a sequence when that saves at least this factor of its tokens."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,8 +103,7 @@ class MicroStep:
     Attributes:
         rows: Places in the list of rows that was given.
         input_ids: int64 [sequences, width], padded on the right with 0.
-        attention_mask: bool [sequences, 1, width, width] for a shared layout; None: causal, which right padding leaves
-            exact (no token comes after it).
+        branches: Of each sequence, how its rows share it; None: every sequence is one row.
         position_ids: int64 [sequences, width].
         mask: bool [rows, tokens].
         targets: int64 [distinct].
@@ -123,7 +119,7 @@ class MicroStep:
 
     rows: tuple[int, ...]
     input_ids: torch.Tensor
-    attention_mask: torch.Tensor | None
+    branches: tuple[Sequence[Branch], ...] | None
     position_ids: torch.Tensor
     mask: torch.Tensor
     targets: torch.Tensor
@@ -136,6 +132,16 @@ class MicroStep:
     ref_logps: torch.Tensor | None
     old_logps: torch.Tensor | None
     lengths: tuple[int, ...]
+
+    @property
+    def attention_mask(self) -> torch.Tensor | None:
+        """Who sees whom, bool [sequences, 1, width, width]; None: causal, which right padding leaves exact.
+
+        Made when it is asked for: those of all micro-steps together would not be small.
+        """
+        if self.branches is None:
+            return None
+        return prefix_mask(self.branches, self.input_ids.shape[1], self.input_ids.device)
 
     @property
     def tokens(self) -> int:
@@ -167,8 +173,10 @@ def micro_steps(
 
     Args:
         rows: The rows of an optimizer batch.
-        token_budget: Tokens of a micro-step at most, padding included; None: all in one.
-        layout: "shared" lets rows that begin alike share their beginning where that saves enough tokens (`WORTH`).
+        token_budget: Tokens of a micro-step at most, padding included; None: all in one. With one, sequences are also
+            padded to `plan.PADDED` times their tokens at most, and rows alone stand in other micro-steps than rows
+            that share: they need no mask.
+        layout: "shared" lets rows that begin alike share their beginning where that saves enough tokens (`plan.WORTH`).
         places: Which of the rows to take; None: all that count.
         device: Where the tensors are made.
 
@@ -181,13 +189,28 @@ def micro_steps(
     lines = _lines(rows, chosen, token_budget) if layout == "shared" else [_Line(rows, at) for at in chosen]
     # Ties are broken by place, so that the same rows always give the same micro-steps.
     lines.sort(key=lambda line: (-line.width, line.rows))
+    if token_budget is None:
+        steps = [lines] if lines else []
+    else:
+        alone, sharing = ([line for line in lines if (len(line.rows) > 1) is many] for many in (False, True))
+        steps = [*_packed(sharing, token_budget), *_packed(alone, token_budget)]
+        steps.sort(key=lambda step: -step[0].width)
+    return [_micro_step(rows, step, torch.device(device)) for step in steps]
+
+
+def _packed(lines: Sequence[_Line], token_budget: int) -> list[list[_Line]]:
+    """Return sequences, the widest first, in micro-steps."""
     steps: list[list[_Line]] = []
+    fed = 0
     for line in lines:
-        if steps and (token_budget is None or (len(steps[-1]) + 1) * steps[-1][0].width <= token_budget):
+        fed += line.width
+        padded = steps and (len(steps[-1]) + 1) * steps[-1][0].width
+        if padded and padded <= min(token_budget, PADDED * fed):
             steps[-1].append(line)
         else:
             steps.append([line])
-    return [_micro_step(rows, step, torch.device(device)) for step in steps]
+            fed = line.width
+    return steps
 
 
 class _Line:
@@ -235,17 +258,24 @@ def _lines(rows: Sequence[Row], places: Sequence[int], token_budget: int | None)
     sequences are the walks of a tree of prefixes.
     """
     most = min(SHARED_WIDTH, token_budget or SHARED_WIDTH)
+    completions: dict[tuple[int, ...], int] = {}  # tokens of all rows of a prompt
+    for at in places:
+        completions[rows[at].prompt_ids] = completions.get(rows[at].prompt_ids, 0) + rows[at].length - 1
     lines: list[_Line] = []
     last: tuple[int, ...] = ()
     for fed, at in sorted((_fed(rows[at]), at) for at in places):
-        common = _in_common(last, fed)
+        common, prompt = _in_common(last, fed), rows[at].prompt_ids
+        joins = False
         if lines and common * WORTH >= (WORTH - 1.0) * len(fed):
-            same = rows[lines[-1].rows[-1]].prompt_ids == rows[at].prompt_ids
-            if lines[-1].width + len(fed) - common <= (most if same else min(most, MERGED_WIDTH)):
-                lines[-1].add(at, fed, common)
-                last = fed
-                continue
-        lines.append(_Line(rows, at))
+            if rows[lines[-1].rows[-1]].prompt_ids == prompt:
+                joins = lines[-1].width + len(fed) - common <= most
+            else:  # with all of its rows, or not at all
+                whole = len(prompt) - min(common, len(prompt)) + completions[prompt]
+                joins = lines[-1].width + whole <= min(most, MERGED_WIDTH)
+        if joins:
+            lines[-1].add(at, fed, common)
+        else:
+            lines.append(_Line(rows, at))
         last = fed
     return lines
 
@@ -261,14 +291,17 @@ def _micro_step(rows: Sequence[Row], lines: Sequence[_Line], device: torch.devic
     lengths = tuple(rows[at].length for at in order)
     width = max(line.width for line in lines)
     tokens = max(lengths)
+    shared = any(len(line.rows) > 1 for line in lines)
     ids, positions = [], []
     distinct: dict[tuple[int, int], int] = {}
     repeats: list[int] = []
     firsts: list[int] = []
     for number, line in enumerate(lines):
-        ids.append(line.ids + [0] * (width - line.width))
-        # Positions go on over padding: places that start again would be read as packed sequences.
-        positions.append(line.positions + list(range(line.width, width)))
+        missing = width - line.width
+        ids.append(line.ids + [0] * missing)
+        # Without a mask positions go on over padding: places that start again would be read as packed sequences. With
+        # one they must not: a shared sequence is wider than any row, and models have a largest position.
+        positions.append(line.positions + ([0] * missing if shared else list(range(line.width, width))))
         for at, path in zip(line.rows, line.paths, strict=True):
             from_prompt = path[len(rows[at].prompt_ids) - 1 :]
             for column, target in zip(from_prompt, rows[at].completion_ids, strict=True):
@@ -276,13 +309,12 @@ def _micro_step(rows: Sequence[Row], lines: Sequence[_Line], device: torch.devic
                 if one == len(firsts):
                     firsts.append(len(repeats))
                 repeats.append(one)
-    shared = any(len(line.rows) > 1 for line in lines)
     numbers = torch.tensor(lengths)
     mask = torch.arange(tokens).unsqueeze(0) < numbers.unsqueeze(1)
     return MicroStep(
         rows=order,
         input_ids=torch.tensor(ids, device=device),
-        attention_mask=prefix_mask([line.branches for line in lines], width, device) if shared else None,
+        branches=tuple(line.branches for line in lines) if shared else None,
         position_ids=torch.tensor(positions, device=device),
         mask=mask.to(device),
         targets=torch.tensor([target for _, target in distinct], device=device),

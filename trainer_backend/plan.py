@@ -1,7 +1,7 @@
 """How much memory a run will take, before anything is loaded: every byte by name, from config.json alone.
 
 b is the size of a number of the compute type (bfloat16 2, float32 4), n is 8 where b < 4 (norms keep float32), else 0.
-T are the tokens of a micro-step, P and R the longest prompt and completion, W the width of a row that completions
+T are the tokens of a micro-step, P and R the longest prompt and completion, W the width of a sequence that rows
 share, L the layers, H the hidden width, F the MLP's, h and k the heads of queries and of keys, D their width, V the
 vocabulary, r the adapter's rank, N(x) the numbers in x. GB are 10^9 bytes.
 
@@ -19,7 +19,7 @@ vocabulary, r the adapter's rank, N(x) the numbers in x. GB are 10^9 bytes.
 | | L T ((4b + n/2) H + 4b F + 2b D (h + k) + 4h + 7b r) | |
 | one layer | what the backward pass of a layer has alive; with checkpointing: | training |
 | | T ((5b + n) H + 6b F + 2b D (h + k) + 4h + 6b r), without: T (5b H + 2b F) | |
-| attention mask | (b + 1) T W, where completions share a prompt; a layer then has T 2b D (h - k) more | training |
+| attention mask | (b + 1) T W, where rows share their beginning; a layer then has T 2b D (h - k) more | training |
 | attention scores | T h W s, where no kernel avoids them; W is the longest row: s = 8 + s0 in one layer, | training |
 | | s0 in each that is kept; s0 is 4, b more with a soft cap, b more where b < 4 | |
 | head | T (4b + n) H and a chunk of `ops.linear_logps`; through logits 12 T V; not while a layer is | training |
@@ -95,13 +95,16 @@ PREFILL = 8_192
 """Prompt tokens that a sampler takes in one forward pass."""
 
 SHARED_WIDTH = 8_192
-"""Tokens of a sequence with a shared prompt at most: its mask has width x width places."""
+"""Tokens of a sequence that rows share at most: its mask has width x width places."""
 
 MERGED_WIDTH = 2_048
-"""The same where prompts share but how they begin: attention over what they do not share is computed for nothing."""
+"""The same with more than one prompt: attention over what they do not share is computed for nothing."""
+
+WORTH = 1.15
+"""A row joins the one before it in a sequence when that saves at least this factor of its tokens."""
 
 PADDED = 1.5
-"""What sequences of different widths are padded to, at most, as a factor of their tokens."""
+"""What sequences of different widths in one micro-step are padded to at most, as a factor of their tokens."""
 
 _CGROUP = (
     ("memory.max", "memory.current", "memory.stat", "inactive_file"),
@@ -303,7 +306,7 @@ class Task:
         longest_prompt: Tokens.
         device: "cuda" or "cpu".
         number: Bytes of a number of the compute type.
-        shared: Whether completions share their prompt in one row (`Loaded.shares_prefixes`); None: not known yet, so
+        shared: Whether rows that begin alike share a sequence (`Loaded.shares_prefixes`); None: not known yet, so
             that the plan has room for both.
         folded: Whether the sampler folds the adapter into a copy of the weights.
         dense: Whether log-probs go through the model's logits (`forward.Dense`).
@@ -347,7 +350,7 @@ def estimate(
         mode: Where their inputs wait.
         rows: Completions that are decoded together; None: as many as are of use.
     """
-    tokens = min(token_budget, _most_tokens(task, config))
+    tokens = min(token_budget, _most_tokens(task, config, token_budget))
     rows = rows or _most_rows(task, config)
     terms = [
         *_always(task, config, rows),
@@ -361,13 +364,20 @@ def estimate(
     return Plan(tuple(terms), mode if checkpointing else "resident", checkpointing, token_budget, rows, task.device)
 
 
-def _most_tokens(task: Task, config: GRPOConfig) -> int:
+def _most_tokens(task: Task, config: GRPOConfig, token_budget: int) -> int:
     """Return the tokens of a step, padding included, where every completion is as long as it may be."""
-    apart = config.completions_per_step * task.longest(config)
-    if not task.shared:
-        return apart
-    group = task.longest_prompt + config.num_generations * config.max_completion_length
-    return min(apart, int(PADDED * config.completions_per_step / config.num_generations * group))
+    prompt, count = task.longest_prompt, config.num_generations
+    group = apart = count * task.longest(config)
+    if task.shared is False:
+        return config.completions_per_step // count * apart  # all are as wide as the widest at most
+    most = min(SHARED_WIDTH, token_budget)
+    room = most - task.longest(config)  # a sequence that is full has less than a row left
+    if task.shared and room > 0:
+        together = prompt + count * config.max_completion_length
+        sequences = 1 if together <= most else -(-count * config.max_completion_length // room)
+        # Rows of which the prompt is too small a part stay apart.
+        group = min(apart, int(WORTH * (together + (sequences - 1) * prompt)))
+    return int(PADDED * config.completions_per_step / count * group)
 
 
 def _always(task: Task, config: GRPOConfig, rows: int) -> Iterator[Term]:

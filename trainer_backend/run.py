@@ -419,7 +419,7 @@ class Run:
         return result
 
     def _refresh(self) -> None:
-        """Have the newest adapter sample; once before sampling, since vLLM reads it from files."""
+        """Have the newest adapter sample; once before sampling, since handing it over takes time."""
         if self.moved:
             self.ready.sampler.update(self.step)
             self.moved = False

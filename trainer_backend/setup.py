@@ -371,7 +371,7 @@ class Room:
 def make_room(job: Job, encoded: Encoded, device: torch.device) -> Room | None:
     """Return the plan of a job before its weights are loaded; None where its configuration cannot be read.
 
-    Whether completions can share their prompt is not known yet; the plan has room for both.
+    Whether rows can share their beginning is not known yet; the plan has room for both.
     """
     settings = model_settings(job)
     if settings is None:

@@ -53,7 +53,7 @@ class Policy:
         model: A causal language model, with or without an adapter around it; what asks for a gradient is trained.
         head: From `model.forward.head_of`.
         dtype: What forward passes compute in.
-        layout: "shared" where the model allows completions to share their prompt (`batch`).
+        layout: "shared" where the model allows rows to share their beginning (`batch`).
         reference: Makes the model the reference policy for as long as its context is open; needed for a KL.
         store: Where the inputs of checkpointed layers wait, where that is on the host (`model.offload`).
     """

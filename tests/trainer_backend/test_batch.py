@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch", reason="the trainer needs torch")
-pytest.importorskip("transformers", reason="micro-steps know the models' masks")
+transformers = pytest.importorskip("transformers", reason="micro-steps know the models' masks")
 
 from trainer_backend.batch import MicroStep, Row, micro_steps, with_old_logps  # noqa: E402
 from trainer_backend.errors import TensorError  # noqa: E402
@@ -39,6 +39,9 @@ def seen_by(step: MicroStep, source: int) -> list[int]:
         sees = step.attention_mask[sequence, 0, column].tolist()
     order = sorted((places[at], ids[at]) for at in range(width) if sees[at])
     assert [place for place, _ in order] == list(range(len(order))), "positions go on without a gap"
+    assert step.branches is None or max(max(line) for line in step.position_ids.tolist()) < max(
+        branch.stop - branch.start + len(branch.before) for line in step.branches for branch in line
+    ), "no position is beyond the longest row"
     return [token for _, token in order]
 
 
@@ -138,6 +141,56 @@ def test_prompts_with_the_same_instructions_share_them() -> None:
     assert step.input_ids.shape == (1, 40 + 3 * 3)  # completions differ in their last token only, which is not fed
     (other,) = micro_steps([Row((1, task), tuple(range(20, 40)), 1.0) for task in (1, 2)], layout="shared")
     assert other.input_ids.shape == (2, 21)  # one token in common is not worth a mask
+
+
+def test_a_micro_step_is_padded_little_and_its_plan_is_no_less() -> None:
+    from trainer_backend.config import GRPOConfig
+    from trainer_backend.plan import Task, _most_tokens, shape_of
+
+    shape = shape_of(transformers.LlamaConfig())
+    for first, second, budget in [
+        ((250, 250), (10, 250), 32_768),
+        ((2000, 200), (20, 200), 32_768),
+        ((2000, 200), (30, 20), 32_768),
+        ((6000, 500), (6000, 500), 65_536),
+    ]:
+        dice = random.Random(0)
+        rows = [
+            Row(tuple(range(number, number + prompt)), tuple(dice.choices(range(1, 10**6), k=length)), 1.0)
+            for number, (prompt, length) in ((1, first), (10**5, second), (2 * 10**5, second))
+            for _ in range(8)
+        ]
+        steps = micro_steps(rows, budget, layout="shared")
+        settings = GRPOConfig(
+            model="-", max_completion_length=first[1], num_generations=8, per_device_train_batch_size=24
+        )
+        task = Task(shape=shape, longest_prompt=first[0], device="cuda", number=2, shared=True)
+        assert max(step.tokens for step in steps) <= _most_tokens(task, settings, budget)
+        for step in steps:
+            padding = step.input_ids.numel() / int((step.input_ids != 0).sum())
+            assert padding <= 1.5
+
+
+def test_rows_alone_need_no_mask_beside_rows_that_share() -> None:
+    prompt = tuple(range(1, 201))
+    rows = [
+        Row(prompt, tuple(range(at, at + length)), 1.0)
+        for at, length in ((300, 9000), (400, 9000), (500, 90), (600, 90))
+    ]
+    steps = micro_steps(rows, 40_000, layout="shared")
+    assert sorted((step.branches is None, step.input_ids.shape[0]) for step in steps) == [(False, 1), (True, 2)]
+    assert all(step.branches is None or step.input_ids.shape[1] <= SHARED_WIDTH for step in steps)
+
+
+def test_a_prompt_joins_others_with_all_its_rows_or_not_at_all() -> None:
+    dice = random.Random(0)
+    rows = [
+        Row((*range(150), *range(task * 1000, task * 1000 + 50)), tuple(dice.choices(range(10**6), k=100)), 1.0)
+        for task in range(1, 17)
+        for _ in range(8)
+    ]
+    (step,) = micro_steps(rows, layout="shared")
+    assert step.input_ids.shape[1] <= MERGED_WIDTH
 
 
 def test_prompts_are_merged_up_to_a_width_and_rows_of_one_prompt_beyond_it() -> None:

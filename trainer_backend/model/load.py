@@ -43,7 +43,7 @@ class Loaded:
         device, dtype: Where it lies; what forward passes compute in.
         parameters: Of the base model, counted as before quantisation.
         trainable: Of the adapter.
-        shares_prefixes: Whether completions of one prompt may stand in one row (`forward.prefix_mask`).
+        shares_prefixes: Whether rows that begin alike may stand in one sequence (`forward.prefix_mask`).
         notes: What the user may not expect, one sentence each, to be said once.
     """
 
