@@ -41,6 +41,17 @@ MARKS = (0.5, 0.8, 0.95)
 WINDOW = 5  # steps that a reward is averaged over
 ANSWER = re.compile(r"<answer>\s*(-?\d+)\s*</answer>")
 ALLOCATOR = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "20000000000"}
+SETTINGS: Mapping[str, Any] = {  # of both trainers, by the same names
+    "learning_rate": RATE,
+    "lr_scheduler_type": "constant",
+    "per_device_train_batch_size": GROUP * PROMPTS,
+    "num_generations": GROUP,
+    "max_completion_length": TOKENS,
+    "temperature": 1.0,
+    "beta": 0.0,
+    "loss_type": "dapo",
+    "scale_rewards": "group",
+}
 NAMES = {"trl": "TRL", "ours": "rewardkit", "vllm": "rewardkit, vLLM"}
 
 
@@ -143,17 +154,9 @@ def run_trl(model_dir: str, seed: int, steps: int, dtype: str, folder: str, diar
         output_dir=folder,
         seed=seed,
         max_steps=steps,
-        learning_rate=RATE,
-        lr_scheduler_type="constant",
-        per_device_train_batch_size=GROUP * PROMPTS,
-        num_generations=GROUP,
-        max_completion_length=TOKENS,
-        temperature=1.0,
+        **SETTINGS,
         top_p=1.0,
         top_k=0,
-        beta=0.0,
-        loss_type="dapo",
-        scale_rewards="group",
         bf16=dtype == "bfloat16",
         use_cpu=cpu,
         gradient_checkpointing=False,
@@ -202,15 +205,7 @@ def run_ours(
         dir=folder,
         seed=seed,
         max_steps=steps,
-        learning_rate=RATE,
-        lr_scheduler_type="constant",
-        per_device_train_batch_size=GROUP * PROMPTS,
-        num_generations=GROUP,
-        max_completion_length=TOKENS,
-        temperature=1.0,
-        beta=0.0,
-        loss_type="dapo",
-        scale_rewards="group",
+        **SETTINGS,
         r=16,
         lora_alpha=32,
         target_modules="all-linear",

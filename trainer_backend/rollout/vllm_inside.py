@@ -14,15 +14,27 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rewardkit.errors import UsageError
 from trainer_backend.model.adapter import adapter_tensors
 
 
 @contextlib.contextmanager
 def weights_stay() -> Iterator[None]:
-    """Let an engine that starts inside give up no weights when it sleeps: only the key-value cache."""
+    """Let an engine that starts inside give up no weights when it sleeps: only the key-value cache.
+
+    Raises:
+        UsageError: Another engine of this process still has its cache; vLLM gives up all caches at once.
+    """
+    from vllm.device_allocator.cumem import CuMemAllocator
     from vllm.v1.worker.gpu_worker import Worker
 
     inner = Worker._maybe_get_memory_pool_context
+
+    if CuMemAllocator.get_instance().get_current_usage():
+        raise UsageError(
+            "another vLLM of this process is not closed yet, and one process has one; close the trainer that has it"
+            " (delete it, and what refers to it), or train in a process of its own"
+        )
 
     def kept(self: Any, tag: str) -> Any:
         return contextlib.nullcontext() if tag == "weights" else inner(self, tag)
@@ -37,7 +49,8 @@ def weights_stay() -> Iterator[None]:
 class Handover:
     """From its making on, an engine's adapters come from a model's memory and not from files.
 
-    What an adapter may be is checked by vLLM when it reads one from files, so the first is read so.
+    What an adapter may be is checked by vLLM when it reads one from files, so the first is read so; what 0.25.1 takes
+    and computes otherwise is refused before (`vllm_sampler`).
     """
 
     def __init__(self, engine: Any, model: Any, folder: Path) -> None:
@@ -52,6 +65,11 @@ class Handover:
         self._settings = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
         (self._manager,) = engine.collective_rpc(lambda worker: worker.model_runner.lora_manager)
         self._manager._load_adapter = self._load
+
+    def undo(self) -> None:
+        """Let go of engine and model; the engine reads files again."""
+        vars(self._manager).pop("_load_adapter", None)
+        del self._manager, self._model
 
     def _load(self, request: Any) -> Any:
         from vllm.lora.peft_helper import PEFTHelper

