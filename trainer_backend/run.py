@@ -435,6 +435,11 @@ class Run:
 
     def _own_logps(self, rows: Sequence[Row]) -> list[torch.Tensor | None]:
         """Return the trainer's log-probs of what was sampled, by the policy that samples: an update has dropout."""
+        sampler = self.ready.sampler
+        if not sampler.current():
+            self._note(
+                f"{sampler.name} does not sample from adapter {self.step}: it holds another than the trainer has now"
+            )
         return score(self.ready.policy, rows, self.ready.settings)
 
     def _agreement(self, drawn: Groups, rows: Sequence[Row], own: Sequence[torch.Tensor | None]) -> dict[str, float]:

@@ -399,7 +399,7 @@ def test_the_newest_adapter_samples_and_a_stale_one_is_noticed(real: dict[str, A
     sampler = real["sampler"]
     move(real["model"], 0.01)
     stale = agreement(real, drawn(real))  # the negative control: trained on, and the sampler was not told
-    assert stale.stale(DTYPE) and stale.mean_abs > 0.01
+    assert stale.stale(DTYPE) and stale.mean_abs > 0.01 and not sampler.current()
     before = state()
     sampler.update(4)
     assert state() == before
@@ -408,6 +408,15 @@ def test_the_newest_adapter_samples_and_a_stale_one_is_noticed(real: dict[str, A
     fresh = agreement(real, found)
     assert not fresh.stale(DTYPE) and fresh.mean_abs < (CLOSE if ON_GPU else stale.mean_abs / 100)
     assert not sampler._folder.exists(), "the adapter comes from memory"
+    assert sampler.current()
+    move(real["model"], 1e-4 if ON_GPU else 1e-6)
+    small = agreement(real, drawn(real))
+    assert not small.stale(DTYPE) and not sampler.current(), "a step that log-probs do not show"
+    sampler.update(5)
+    assert sampler.current()
+    sampler._adapter.lora_int_id += 1
+    assert not sampler.current()
+    sampler._adapter.lora_int_id -= 1
     assert sampler._engine.list_loras() == {sampler._number}
 
 

@@ -38,20 +38,18 @@ class Folded:
     @torch.no_grad()
     def refresh(self) -> None:
         """Fold the adapter as it is now."""
-        lora: Any  # its tables are by name, which types do not see
         for _, _, lora, plain in self._places:
-            base = lora.get_base_layer().weight
-            plain.weight.copy_(base)
-            if lora.disable_adapters:
-                continue
-            for adapter in lora.active_adapters:
-                if adapter not in lora.lora_A:
-                    continue
-                a, b, scale = lora.lora_A[adapter].weight, lora.lora_B[adapter].weight, lora.scaling[adapter]
-                if base.dtype == a.dtype:
-                    plain.weight.addmm_(b, a, alpha=scale)
-                else:  # the sum in float32, rounded once
-                    plain.weight.copy_(torch.addmm(base.to(a.dtype), b, a, alpha=scale))
+            _fold(lora, plain.weight)
+
+    @torch.no_grad()
+    def current(self) -> bool:
+        """Return whether the weights are those of the adapter as it is now, bit by bit."""
+        for _, _, lora, plain in self._places:
+            newest = torch.empty_like(plain.weight)
+            _fold(lora, newest)
+            if not torch.equal(newest, plain.weight):
+                return False
+        return True
 
     def __enter__(self) -> None:
         for parent, child, _, plain in self._places:
@@ -71,6 +69,22 @@ def _checked(name: str, layer: LoraLayer) -> LoraLinear:
     if any(layer.use_dora.values()) or layer.merged:
         raise UsageError(f"{name}: an adapter with DoRA, or one that is merged, cannot be folded; sample without fold")
     return layer
+
+
+def _fold(lora: Any, weight: torch.Tensor) -> None:
+    """Write W + s B A into `weight`; the layer's tables are by name, which types do not see."""
+    base = lora.get_base_layer().weight
+    weight.copy_(base)
+    if lora.disable_adapters:
+        return
+    for adapter in lora.active_adapters:
+        if adapter not in lora.lora_A:
+            continue
+        a, b, scale = lora.lora_A[adapter].weight, lora.lora_B[adapter].weight, lora.scaling[adapter]
+        if base.dtype == a.dtype:
+            weight.addmm_(b, a, alpha=scale)
+        else:  # the sum in float32, rounded once
+            weight.copy_(torch.addmm(base.to(a.dtype), b, a, alpha=scale))
 
 
 def _plain(layer: LoraLayer) -> nn.Linear:

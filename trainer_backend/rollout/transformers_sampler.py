@@ -129,6 +129,10 @@ class TransformersSampler:
         if self._folded is not None:
             self._folded.refresh()
 
+    def current(self) -> bool:
+        """Return whether the newest adapter samples: the model's own does, and folded weights were folded from it."""
+        return self._folded is None or self._folded.current()
+
     def close(self) -> None:
         """Free the folded weights, and refuse to sample from now on."""
         self._closed, self._folded = True, None

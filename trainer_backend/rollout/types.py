@@ -80,6 +80,13 @@ class Sampler(Protocol):
         """From now on the adapter as it is now is what samples; its groups carry `version`."""
         ...
 
+    def current(self) -> bool:
+        """Return whether the adapter that samples is the trainer's as it is now, as far as can be seen from inside.
+
+        Bit by bit, so it also sees an adapter that is one small step old, which log-probs in bfloat16 do not.
+        """
+        ...
+
     def close(self) -> None:
         """Free what the sampler holds; it cannot sample any more. A second call does nothing."""
         ...

