@@ -1162,6 +1162,8 @@ def test_the_command_line_trains_a_model_that_learns(tmp_path: Path, changes: di
 def test_vllm_samples_from_the_newest_adapter_and_learns(tmp_path: Path, dtype: str) -> None:
     """huggingface/trl#5312, #4973: a sampler in the trainer's process kept stale weights."""
     pytest.importorskip("vllm", reason="the second sampler")
+    if dtype == "float32" and torch.cuda.is_available():
+        pytest.skip("vLLM has no adapters in float32 on a GPU, and it is refused (test_vllm_inside.py)")
     write_model(tmp_path / "model", hidden=128)
     settings = {"rollout.engine": "vllm", "rollout.check_logps_every": 1, "grpo.learning_rate": 3e-3}
     settings["model.dtype"] = dtype

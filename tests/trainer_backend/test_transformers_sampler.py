@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ pytest.importorskip("peft")
 transformers = pytest.importorskip("transformers")
 
 from peft import LoraConfig, get_peft_model  # noqa: E402
+from saved_models import save_model  # noqa: E402
 from transformers import (  # noqa: E402
     Gemma2Config,
     Gemma2ForCausalLM,
@@ -28,9 +30,12 @@ from transformers import (  # noqa: E402
 
 from rewardkit.errors import OptionError, UnknownName, UsageError  # noqa: E402
 from rewardkit.types import Sample  # noqa: E402
+from trainer_backend.config import GRPOConfig  # noqa: E402
 from trainer_backend.data import Prompt  # noqa: E402
 from trainer_backend.model.forward import Dense, head_of  # noqa: E402
+from trainer_backend.model.load import load  # noqa: E402
 from trainer_backend.rollout.draw import draw, processors  # noqa: E402
+from trainer_backend.rollout.folding import Slim  # noqa: E402
 from trainer_backend.rollout.options import SamplingOptions  # noqa: E402
 from trainer_backend.rollout.transformers_sampler import SHARED, TransformersSampler  # noqa: E402
 from trainer_backend.rollout.types import Rollout, Sampler  # noqa: E402
@@ -152,10 +157,12 @@ def test_log_probs_for_each_kind_of_model(family: str, attention: str, dense: bo
     if attention == "sdpa" and not model._supports_sdpa:
         pytest.skip("this transformers refuses sdpa for a soft cap")
     model.set_attn_implementation(attention)
+    # "eager" has its softmax in float32, and a GPU adds it up in another order for another number of queries.
+    apart = 1e-6 if attention == "eager" and torch.cuda.is_available() else 1e-9
     asked = (*PROMPTS, (*SHOTS, 4), (*SHOTS, 5, 6, 7))
     for at, rollout in drawn(sampler(model, dense=dense, max_tokens=9), prompts(*asked)).items():
         for part in rollout.completions:
-            assert part.logps == pytest.approx(oracle(model, asked[at], part.ids, None), abs=1e-9)
+            assert part.logps == pytest.approx(oracle(model, asked[at], part.ids, None), abs=apart)
 
 
 def test_a_common_beginning_changes_nothing() -> None:
@@ -413,6 +420,33 @@ def test_a_folded_adapter_samples_the_same_and_leaves_the_model_alone(dtype: Any
                     parameter.mul_(-0.5 if step == 0 else 1.0)
         state = {name: value.clone() for name, value in model.state_dict().items()}
         made.update(step)
+
+
+@pytest.mark.parametrize("four_bit", [False, True], ids=["dense", "NF4"])
+def test_slim_layers_compute_what_peft_computes(tmp_path: Path, four_bit: bool) -> None:
+    if four_bit:
+        pytest.importorskip("bitsandbytes")
+    changes = {"dtype": "float32", "load_in_4bit": four_bit, "r": 3, "lora_alpha": 5}
+    model = load(GRPOConfig(model=str(save_model(tmp_path)), **changes), device="cpu").model.eval()
+    slim = Slim(model, torch.float32)
+    ids, seen = torch.tensor([[5, 6, 7, 8]]), []
+    for _ in range(2):
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if "lora_B" in name:
+                    parameter.normal_(std=0.1)
+            expected = model(input_ids=ids).logits
+            slim.refresh()
+            with slim:
+                assert not any("lora" in name for name, _ in model.named_modules())
+                seen.append(model(input_ids=ids).logits)
+        assert torch.allclose(seen[-1], expected, atol=1e-6)
+    assert not torch.allclose(seen[0], seen[1], atol=1e-3)
+    with torch.no_grad(), model.disable_adapter():
+        plain = model(input_ids=ids).logits
+        slim.refresh()
+        with slim:
+            assert torch.equal(model(input_ids=ids).logits, plain)
 
 
 def test_a_stale_fold_shows_in_the_log_probs() -> None:

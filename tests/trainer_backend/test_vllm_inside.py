@@ -194,7 +194,7 @@ def sampler(tmp_path: Path, device: str = "cuda", **how: Any) -> VllmSampler:
     tokenizer = SimpleNamespace(decode=lambda ids, **_: "")
     return VllmSampler(
         tiny_model(dtype=torch.float32), tokenizer, SamplingOptions(max_tokens=8), weights=tmp_path, eos_ids=(END,),
-        max_length=64, dtype=torch.float32, device=torch.device(device), **how,
+        max_length=64, device=torch.device(device), **{"dtype": torch.bfloat16} | how,
     )  # fmt: skip
 
 
@@ -219,6 +219,13 @@ def test_on_a_gpu_the_cache_is_there_only_while_it_samples(vllm: Any, tmp_path: 
     made.close()
     assert vllm.log == ["wake", "shutdown"], "a cache that is given up cannot be freed"
     assert "_load_adapter" not in vars(vllm.engine.manager) and made._handover is None
+
+
+def test_float32_is_refused_on_a_gpu_before_anything_is_loaded(vllm: Any, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r'bfloat16 or float16 on a GPU, and model.dtype is "float32"'):
+        sampler(tmp_path, dtype=torch.float32)
+    assert not vllm.arguments
+    sampler(tmp_path, "cpu", dtype=torch.float32)
 
 
 def test_a_second_engine_waits_for_the_end_of_the_first(vllm: Any, tmp_path: Path) -> None:
@@ -335,7 +342,7 @@ def test_an_untested_version_reads_files(vllm: Any, tmp_path: Path, monkeypatch:
 
 def test_a_cache_in_8_bits_is_said(vllm: Any, tmp_path: Path) -> None:
     assert sampler(tmp_path).differs == ""
-    assert sampler(tmp_path, kv_cache_dtype="float32").differs == ""
+    assert sampler(tmp_path, kv_cache_dtype="bfloat16").differs == ""
     for kind in ("fp8", "int8_per_token_head"):
         found = sampler(tmp_path, kv_cache_dtype=kind).differs
-        assert found == f"vllm 0.25.1 keeps keys and values as {kind}, the trainer as float32"
+        assert found == f"vllm 0.25.1 keeps keys and values as {kind}, the trainer as bfloat16"

@@ -1,7 +1,8 @@
-"""The adapter folded into copies of the weights that it changes, in use only inside a `with` block.
+"""Other layers in place of a model's LoRA layers, in use only inside a `with` block.
 
-Decoding has few rows, so a LoRA layer's two small products and the Python around them cost more than their arithmetic.
-The model's own weights are never written to: its layers are replaced by plain ones for the time of the block.
+Decoding has few rows, so the Python around a LoRA layer's two small products, and their number, cost more than the
+arithmetic. `Folded` has one product where the adapter can be added to a copy of the weights; `Slim` keeps it apart and
+leaves out what only training needs. The model's own weights are never written to.
 """
 
 from __future__ import annotations
@@ -17,7 +18,23 @@ from torch import nn
 from rewardkit.errors import UsageError
 
 
-class Folded:
+class _Replaced:
+    """A model's layers, and what stands in their places inside a `with` block: (parent, name, own, other)."""
+
+    _places: list[tuple[nn.Module, str, Any, Any]]
+
+    def __enter__(self) -> None:
+        for parent, child, _, other in self._places:
+            parent._modules[child] = other
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for parent, child, own, _ in self._places:
+            parent._modules[child] = own
+
+
+class Folded(_Replaced):
     """Plain layers W + s B A in place of a model's LoRA layers."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -26,7 +43,7 @@ class Folded:
         Raises:
             UsageError: There is no LoRA layer, or one is not a plain linear layer (4-bit weights, DoRA).
         """
-        self._places: list[tuple[nn.Module, str, LoraLinear, nn.Linear]] = []
+        self._places = []
         for name, parent in model.named_modules():
             for child, layer in parent.named_children():
                 if isinstance(layer, LoraLayer):
@@ -51,15 +68,65 @@ class Folded:
                 return False
         return True
 
-    def __enter__(self) -> None:
-        for parent, child, _, plain in self._places:
-            parent._modules[child] = plain
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for parent, child, lora, _ in self._places:
-            parent._modules[child] = lora
+class Slim(_Replaced):
+    """W x + s B (A x), with A and B in the type that is computed in, in place of a model's LoRA layers.
+
+    Layers that are more than that (DoRA, a bias in the adapter, several adapters at once) stay as they are.
+    """
+
+    def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
+        """Find the layers.
+
+        Args:
+            model: The model.
+            dtype: What forward passes compute in.
+        """
+        self._dtype = dtype
+        self._places = []
+        for parent in model.modules():
+            for child, layer in parent.named_children():
+                if isinstance(layer, LoraLayer) and _is_plain(layer):
+                    self._places.append((parent, child, layer, _SlimLayer(layer)))
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Take the adapter as it is now."""
+        for _, _, lora, slim in self._places:
+            slim.take(lora, self._dtype)
+
+
+class _SlimLayer(nn.Module):
+    def __init__(self, lora: LoraLayer) -> None:
+        super().__init__()
+        self.base = lora.get_base_layer()
+        self.a: torch.Tensor | None = None
+        self.b: torch.Tensor | None = None
+        self.scale = 1.0
+
+    def take(self, lora: Any, dtype: torch.dtype) -> None:
+        active = [name for name in lora.active_adapters if name in lora.lora_A]
+        self.a = self.b = None
+        if not lora.disable_adapters and active:
+            self.a = lora.lora_A[active[0]].weight.detach().to(dtype)
+            self.b = lora.lora_B[active[0]].weight.detach().to(dtype).T
+            self.scale = lora.scaling[active[0]]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.base(x)
+        if self.a is None or self.b is None:
+            return out
+        low = nn.functional.linear(x.to(self.a.dtype), self.a).flatten(0, -2)
+        return torch.addmm(out.flatten(0, -2), low, self.b, alpha=self.scale).view(out.shape)
+
+
+def _is_plain(layer: Any) -> bool:
+    """Return whether a LoRA layer computes W x + s B (A x) and nothing else."""
+    return (
+        type(layer).__name__ in ("Linear", "Linear4bit")
+        and sum(name in layer.lora_A for name in layer.active_adapters) <= 1
+        and not (layer.merged or any(layer.use_dora.values()) or any(layer.lora_bias.values()) or layer.lora_variant)
+    )
 
 
 def _checked(name: str, layer: LoraLayer) -> LoraLinear:

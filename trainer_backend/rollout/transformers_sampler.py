@@ -8,6 +8,7 @@ What makes it faster than `generate`, and changes no number that a completion de
 - What all prompts begin with (the shots, the system message) is computed once.
 - A row whose completion ends leaves the batch at once, and waiting prompts take its room.
 - Keys and values are written in place (`slots`); rows have their own lengths, so there is no padding.
+- LoRA layers are computed without what only training needs (`folding`).
 - The head sees only the positions that are drawn from, in one piece of memory, and gives float32 logits.
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import inspect
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +33,7 @@ from trainer_backend.ops import Head
 from trainer_backend.plan import PREFILL, SAMPLED_ROWS
 from trainer_backend.rollout.attention import single_queries
 from trainer_backend.rollout.draw import Drawn, draw, greedy, processors
-from trainer_backend.rollout.folding import Folded
+from trainer_backend.rollout.folding import Folded, Slim
 from trainer_backend.rollout.logits import head_logits
 from trainer_backend.rollout.options import SamplingOptions, ends_of
 from trainer_backend.rollout.slots import SlotCache
@@ -109,8 +111,10 @@ class TransformersSampler:
         self.device: torch.device = self._weight.device
         self._model, self._tokenizer, self._head, self._eos = model, tokenizer, head, eos
         self._body = base if isinstance(head, Dense) else decoder_of(model)
+        self._cache_name = _cache_name(self._body)
         self._version = version
         self._folded = Folded(model) if fold else None
+        self._slim = Slim(model, self._weight.dtype)
         self._closed = False
 
     @property
@@ -152,6 +156,7 @@ class TransformersSampler:
         for at, prompt in enumerate(prompts):
             if not prompt.ids:
                 raise UsageError(f"prompt {at} (sample {prompt.sample.id!r}) has no token to go on from; give it text")
+        self._slim.refresh()
         return self._rollouts(_Run(self, prompts, n, seed, greedy))
 
     def _rollouts(self, run: _Run) -> Iterator[tuple[int, Rollout]]:
@@ -177,11 +182,14 @@ class TransformersSampler:
     def _decoding(self) -> Iterator[None]:
         training = [module for module in self._model.modules() if module.training]
         self._model.eval()
+        attention: Any = torch.backends.cuda  # without types
+        cudnn = attention.cudnn_sdp_enabled()
+        attention.enable_cudnn_sdp(False)  # it plans anew for each length (25 ms), and every token has another
         try:
-            folded = self._folded or contextlib.nullcontext()
-            with torch.no_grad(), precision(self.device, self._weight.dtype), folded:
+            with torch.no_grad(), precision(self.device, self._weight.dtype), self._folded or self._slim:
                 yield
         finally:
+            attention.enable_cudnn_sdp(cudnn)
             for module in training:
                 module.training = True
 
@@ -219,9 +227,9 @@ class TransformersSampler:
                 input_ids=ids,
                 attention_mask=mask,
                 position_ids=positions,
-                past_key_values=cache,
                 use_cache=True,
                 return_dict=True,
+                **{self._cache_name: cache},
             )
         if ends is None:
             return torch.empty(0, 0)
@@ -248,6 +256,11 @@ class TransformersSampler:
             return mask
         dtype = self._weight.dtype
         return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min)
+
+
+def _cache_name(body: nn.Module) -> str:
+    """Return what the model's forward calls a cache: transformers 5.2x renamed it."""
+    return "cache" if "cache" in inspect.signature(body.forward).parameters else "past_key_values"
 
 
 def _past(model: nn.Module) -> _Past:

@@ -145,12 +145,17 @@ class VllmSampler:
 
         Raises:
             MissingExtra: vLLM is not installed.
-            UsageError: An untested version, or an adapter that vLLM cannot hold.
+            UsageError: An untested version, or an adapter that vLLM cannot hold or compute.
             UnknownName, OptionError: Options that this vLLM does not have.
         """
         self._distribution, self._engine_version = installed()
         self._tested = self._engine_version.partition("+")[0] in TESTED[self._distribution]
         check_version(self._distribution, self._engine_version, allow_untested=allow_untested)
+        if device.type == "cuda" and dtype == torch.float32:
+            raise UsageError(
+                'vLLM computes adapters in bfloat16 or float16 on a GPU, and model.dtype is "float32"; set it to'
+                ' "bfloat16", or set rollout.engine = "transformers"'
+            )
         self._model, self._tokenizer, self._options = model, tokenizer, options
         self._eos = frozenset(eos_ids)
         self._folder = Path(tempfile.mkdtemp(prefix="rewardkit-adapter-"))
@@ -224,7 +229,7 @@ class VllmSampler:
         self._number, self._adapter = before + 1, request
 
     def current(self) -> bool:
-        """Return whether the adapter that samples is the trainer's as it is now; True for a vLLM that was not tested."""
+        """Return whether the adapter that samples is the trainer's as it is now; with an untested vLLM always True."""
         self._open()
         if self._handover is None:
             return True
