@@ -158,7 +158,7 @@ def test_log_probs_for_each_kind_of_model(family: str, attention: str, dense: bo
         pytest.skip("this transformers refuses sdpa for a soft cap")
     model.set_attn_implementation(attention)
     # "eager" has its softmax in float32, and a GPU adds it up in another order for another number of queries.
-    apart = 1e-6 if attention == "eager" and torch.cuda.is_available() else 1e-9
+    apart = 1e-5 if attention == "eager" and torch.cuda.is_available() else 1e-9
     asked = (*PROMPTS, (*SHOTS, 4), (*SHOTS, 5, 6, 7))
     for at, rollout in drawn(sampler(model, dense=dense, max_tokens=9), prompts(*asked)).items():
         for part in rollout.completions:

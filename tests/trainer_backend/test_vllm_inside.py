@@ -24,7 +24,7 @@ from rewardkit.errors import UsageError  # noqa: E402
 from rewardkit.types import Sample  # noqa: E402
 from trainer_backend.data import Prompt  # noqa: E402
 from trainer_backend.rollout.options import SamplingOptions  # noqa: E402
-from trainer_backend.rollout.vllm_inside import weights_stay  # noqa: E402
+from trainer_backend.rollout.vllm_inside import sleep_beside_others, weights_stay  # noqa: E402
 from trainer_backend.rollout.vllm_sampler import GRAPHS, VllmSampler, _allocator, _rank  # noqa: E402
 
 END = 2
@@ -219,6 +219,16 @@ def test_on_a_gpu_the_cache_is_there_only_while_it_samples(vllm: Any, tmp_path: 
     made.close()
     assert vllm.log == ["wake", "shutdown"], "a cache that is given up cannot be freed"
     assert "_load_adapter" not in vars(vllm.engine.manager) and made._handover is None
+
+
+def test_sleep_waits_for_what_runs_and_for_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[str] = []
+    backend = SimpleNamespace(suspend=lambda level: log.append(f"suspend {level}"))
+    worker = SimpleNamespace(_get_sleep_mode_backend=lambda: backend, sleep=lambda level: 1 / 0)
+    sleep_beside_others(SimpleNamespace(collective_rpc=lambda ask: [ask(worker)]))
+    monkeypatch.setattr(torch.accelerator, "synchronize", lambda: log.append("synchronize"))
+    worker.sleep(level=1)
+    assert log == ["synchronize", "suspend 1"]
 
 
 def test_float32_is_refused_on_a_gpu_before_anything_is_loaded(vllm: Any, tmp_path: Path) -> None:

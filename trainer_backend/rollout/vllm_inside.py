@@ -57,7 +57,11 @@ def sleep_beside_others(engine: Any) -> None:
 
 
 def _sleeps_at_once(worker: Any) -> None:
-    worker.sleep = lambda level=1: worker._get_sleep_mode_backend().suspend(level)
+    def sleep(level: int = 1) -> None:
+        torch.accelerator.synchronize()  # the cache goes at once, and kernels that still run would lose it
+        worker._get_sleep_mode_backend().suspend(level)
+
+    worker.sleep = sleep
 
 
 class Handover:
