@@ -106,6 +106,7 @@ class SlotCache(Cache):
         self._slot_layers = [SlotLayer(self.window, 0, 0) for _ in range(layers)]
         super().__init__(layers=[*self._slot_layers])
         self.slots = self.columns = 0
+        self.version = 0  # another one whenever the storage lies elsewhere
         self._most = most
 
     def reserve(self, slots: int, columns: int) -> None:
@@ -114,6 +115,7 @@ class SlotCache(Cache):
             return
         self.slots = self._grown(self.slots, slots, self._most[0])
         self.columns = self._grown(self.columns, columns, self._most[1])
+        self.version += 1
         for layer in self._slot_layers:
             layer.grow(self.slots, self.columns)
 

@@ -8,7 +8,7 @@ What makes it faster than `generate`, and changes no number that a completion de
 - What all prompts begin with (the shots, the system message) is computed once.
 - A row whose completion ends leaves the batch at once, and waiting prompts take its room.
 - Keys and values are written in place (`slots`); rows have their own lengths, so there is no padding.
-- LoRA layers are computed without what only training needs (`folding`).
+- LoRA layers are computed without what only training needs (`folding`), and on a GPU a token is one launch (`graphs`).
 - The head sees only the positions that are drawn from, in one piece of memory, and gives float32 logits.
 """
 
@@ -34,6 +34,7 @@ from trainer_backend.plan import PREFILL, SAMPLED_ROWS
 from trainer_backend.rollout.attention import single_queries
 from trainer_backend.rollout.draw import Drawn, draw, greedy, processors
 from trainer_backend.rollout.folding import Folded, Slim
+from trainer_backend.rollout.graphs import DecodingGraph, Record, cuda_graph
 from trainer_backend.rollout.logits import head_logits
 from trainer_backend.rollout.options import SamplingOptions, ends_of
 from trainer_backend.rollout.slots import SlotCache
@@ -73,6 +74,7 @@ class TransformersSampler:
         max_rows: How many are decoded together.
         past: What the model keeps of the tokens before.
         device: Where the model is.
+        record: Makes graphs of decoding steps; None on a CPU.
     """
 
     def __init__(
@@ -115,6 +117,7 @@ class TransformersSampler:
         self._version = version
         self._folded = Folded(model) if fold else None
         self._slim = Slim(model, self._weight.dtype)
+        self.record: Record | None = cuda_graph if self.device.type == "cuda" else None
         self._closed = False
 
     @property
@@ -215,6 +218,11 @@ class TransformersSampler:
         Returns:
             Float32 or float64 [rows, vocabulary]; [0, 0] for none.
         """
+        states = self.states(ids, cache)
+        return torch.empty(0, 0) if ends is None else self.logits(states, ends)
+
+    def states(self, ids: torch.Tensor, cache: SlotCache) -> torch.Tensor:
+        """Return the hidden states [rows, tokens, hidden], or the logits of a model without a head of its own."""
         window = cache.window
         if window.places is None:
             positions = torch.arange(window.start, window.width, device=self.device).expand(len(ids), -1)
@@ -231,13 +239,14 @@ class TransformersSampler:
                 return_dict=True,
                 **{self._cache_name: cache},
             )
-        if ends is None:
-            return torch.empty(0, 0)
-        states = out.logits if isinstance(self._head, Dense) else out.last_hidden_state
-        picked = states.flatten(0, 1).index_select(0, torch.arange(len(ids), device=self.device) * ids.shape[1] + ends)
+        return cast(torch.Tensor, out.logits if isinstance(self._head, Dense) else out.last_hidden_state)
+
+    def logits(self, states: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        """Return the logits of one token a row; see `forward`."""
+        rows, tokens = states.shape[:2]
+        picked = states.flatten(0, 1).index_select(0, torch.arange(rows, device=self.device) * tokens + ends)
         if isinstance(self._head, Head):
             return head_logits(picked, self._head)
-        picked = cast(torch.Tensor, picked)
         return picked if picked.dtype == torch.float64 else picked.float()
 
     def _mask(self, positions: torch.Tensor, width: int) -> torch.Tensor | dict[str, torch.Tensor]:
@@ -343,6 +352,8 @@ class _Run:
         self._columns = max((len(prompt.ids) for prompt in prompts), default=0)
         most = (max(n, sampler.max_rows), self._columns + sampler.options.max_tokens)
         self._cache = SlotCache(sampler.past.layers, most)
+        record = sampler.record
+        self._graph = None if record is None else DecodingGraph(record, self._cache, most[1], self._device)
 
     def advance(self) -> list[_Group]:
         """Decode until a group is finished; return those that are, none when there is nothing left."""
@@ -395,16 +406,33 @@ class _Run:
     # ---------------------------------------------------------------------------------------------------------- tokens
 
     def _step(self) -> None:
-        lengths = [row.length for row in self._rows]
-        width = max(lengths) + 1
-        self._cache.reserve(len(lengths), width)
-        self._cache.write_tokens(torch.tensor(lengths, device=self._device), width)
-        ids = torch.tensor([[row.token] for row in self._rows], device=self._device)
-        logits = self._sampler.forward(ids, self._cache, torch.zeros_like(ids[:, 0]))
+        states = self._replayed()
+        if states is None:
+            lengths = [row.length for row in self._rows]
+            width = max(lengths) + 1
+            self._cache.reserve(len(lengths), width)
+            self._cache.write_tokens(torch.tensor(lengths, device=self._device), width)
+            ids = torch.tensor([[row.token] for row in self._rows], device=self._device)
+            states = self._sampler.states(ids, self._cache)
+        ends = torch.zeros(len(self._rows), dtype=torch.int64, device=self._device)
+        logits = self._sampler.logits(states, ends)
         for row in self._rows:
             row.length += 1
         rows, self._rows = self._rows, []
         self._branch(rows, logits, 0)
+
+    def _replayed(self) -> torch.Tensor | None:
+        """Return the states of the next tokens by a graph, where there can be one."""
+        if self._graph is None:
+            return None
+        drawn = min(len(row.group.parts[row.members[0]].ids) for row in self._rows)
+        return self._graph.states(
+            self._sampler.states,
+            [row.token for row in self._rows],
+            [row.length for row in self._rows],
+            1 if self._greedy else sum(len(row.members) for row in self._rows),
+            self._sampler.options.max_tokens - drawn,
+        )
 
     def _branch(self, rows: list[_Row], logits: torch.Tensor, first: int) -> None:
         """Draw a token for each member of `rows`, and put the rows that go on into the slots from `first` on.
