@@ -308,7 +308,10 @@ class Run:
             rows = groups.rows_of(drawn, judged, self.config)
             for iteration in range(min(self.config.num_iterations, self.steps - self.step)):
                 first = iteration == 0
-                own = self._own_logps(rows) if first and self._checks() else None
+                own = None
+                if first and self._checks():
+                    self._look_at_adapter()
+                    own = self._own_logps(rows)
                 result = self._update(rows)
                 self._count(result, judged if first else None)
                 metrics = self._metrics(result, drawn, judged, began, fresh=first)
@@ -433,13 +436,16 @@ class Run:
             return True
         return self.step == 0 or (self.step + self.config.num_iterations) // every > self.step // every
 
-    def _own_logps(self, rows: Sequence[Row]) -> list[torch.Tensor | None]:
-        """Return the trainer's log-probs of what was sampled, by the policy that samples: an update has dropout."""
+    def _look_at_adapter(self) -> None:
+        """Say so where the sampler does not hold the adapter as it is now, also where log-probs would not show it."""
         sampler = self.ready.sampler
         if not sampler.current():
             self._note(
                 f"{sampler.name} does not sample from adapter {self.step}: it holds another than the trainer has now"
             )
+
+    def _own_logps(self, rows: Sequence[Row]) -> list[torch.Tensor | None]:
+        """Return the trainer's log-probs of what was sampled, by the policy that samples: an update has dropout."""
         return score(self.ready.policy, rows, self.ready.settings)
 
     def _agreement(self, drawn: Groups, rows: Sequence[Row], own: Sequence[torch.Tensor | None]) -> dict[str, float]:

@@ -876,6 +876,9 @@ def test_the_newest_adapter_samples_and_a_stale_one_is_found(tmp_path: Path, mon
     monkeypatch.setattr(TransformersSampler, "update", number_only)
     trainer(tmp_path / "stale", max_steps=3, check_logps_every=1).train()
     assert re.search(r"does not sample from adapter (version )?2:", notes_of(tmp_path / "stale"))
+    trainer(tmp_path / "slow", max_steps=3, check_logps_every=1, learning_rate=1e-6).train()
+    assert "2: it holds another than the trainer has now" in notes_of(tmp_path / "slow")
+    assert "explains" not in notes_of(tmp_path / "slow"), "its log-probs do not show it"
 
 
 def test_the_sampler_gets_an_adapter_when_it_is_to_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

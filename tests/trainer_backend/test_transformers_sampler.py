@@ -36,7 +36,9 @@ from trainer_backend.model.forward import Dense, head_of  # noqa: E402
 from trainer_backend.model.load import load  # noqa: E402
 from trainer_backend.rollout.draw import draw, processors  # noqa: E402
 from trainer_backend.rollout.folding import Slim  # noqa: E402
+from trainer_backend.rollout.graphs import DecodingGraph  # noqa: E402
 from trainer_backend.rollout.options import SamplingOptions  # noqa: E402
+from trainer_backend.rollout.slots import SlotCache  # noqa: E402
 from trainer_backend.rollout.transformers_sampler import SHARED, TransformersSampler  # noqa: E402
 from trainer_backend.rollout.types import Rollout, Sampler  # noqa: E402
 
@@ -169,10 +171,11 @@ class Recorder:
     """Stands in for CUDA graphs: what is recorded runs again on the same tensors, and nothing else of it is new."""
 
     def __init__(self) -> None:
-        self.recorded = self.replayed = 0
+        self.recorded = self.replayed = self.rows = 0
 
     def __call__(self, step: Any) -> Any:
         self.recorded += 1
+        self.rows = max(self.rows, len(step()))
         out = torch.full_like(step(), float("nan"))
 
         def replay() -> None:
@@ -183,7 +186,7 @@ class Recorder:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("max_rows", [1, 8, 32])
+@pytest.mark.parametrize("max_rows", [1, 9, 32])
 def test_recorded_steps_draw_the_same(family: str, max_rows: int) -> None:
     """Rows that branch, end and are joined by others; columns that run out."""
     model = tiny(family)
@@ -193,6 +196,7 @@ def test_recorded_steps_draw_the_same(family: str, max_rows: int) -> None:
     made.record = record
     found = drawn(made, asked)
     assert ids(found) == ids(plain)
+    assert record.rows <= max(4, max_rows), "no more slots than the plan counts"
     for at, rollout in found.items():
         for part, other in zip(rollout.completions, plain[at].completions, strict=True):
             # Gemma has its softmax in float32, and adds it up in another order for another number of columns.
@@ -211,6 +215,21 @@ def test_a_model_that_cannot_be_recorded_is_not_tried_again() -> None:
     made.record = record
     assert ids(drawn(made, prompts(*PROMPTS))) == ids(drawn(sampler(model, max_tokens=20), prompts(*PROMPTS)))
     assert len(tried) == 1
+
+
+def test_storage_that_has_moved_is_recorded_anew() -> None:
+    cache, record = SlotCache(1, (8, 64)), Recorder()
+    graph = DecodingGraph(record, cache, torch.device("cpu"))
+
+    def next_token(token: int, rows: int = 1) -> list[int]:
+        found = graph.states(lambda ids, _: ids * 2.0, [token] * rows, [3] * rows, 1, 9)
+        assert found is not None
+        return found.flatten().tolist()
+
+    assert (next_token(5), next_token(6), record.recorded) == ([10], [12], 1)
+    cache.reserve(2, 64)
+    assert (next_token(7), next_token(8), record.recorded) == ([14], [16], 2)
+    assert (next_token(9, rows=3), record.recorded) == ([18, 18, 18], 3)
 
 
 def test_nothing_is_recorded_for_a_few_tokens() -> None:

@@ -95,6 +95,11 @@ class Slim(_Replaced):
         for _, _, lora, slim in self._places:
             slim.take(lora, self._dtype)
 
+    def forget(self) -> None:
+        """Free what `refresh` took; until the next one the layers must not be used."""
+        for _, _, _, slim in self._places:
+            slim.a = slim.b = None
+
 
 class _SlimLayer(nn.Module):
     def __init__(self, lora: LoraLayer) -> None:

@@ -11,6 +11,7 @@ the model is trained.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ from trainer_backend.rollout.slots import SlotCache
 
 Record = Callable[[Callable[[], torch.Tensor]], "tuple[Callable[[], None], torch.Tensor]"]
 """Takes a step that has run before; returns what runs it again, and the tensor that then holds its result."""
-SPARE_ROWS = 4
+SPARE_ROWS = 8
 """A graph with so many times the rows that can come is left for a smaller one."""
 COLUMNS = 64
 """Columns of a graph are a multiple of this."""
@@ -36,8 +37,7 @@ def cuda_graph(step: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], to
     Raises:
         RuntimeError: It does what a graph cannot, such as looking at a result.
     """
-    cuda: Any = torch.cuda  # without types
-    graph, stream = cuda.CUDAGraph(), cuda.Stream()
+    graph, stream = torch.cuda.CUDAGraph(), _stream(torch.cuda.current_device())
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         # Not `torch.cuda.graph`, which gives all free memory back first.
@@ -53,20 +53,26 @@ def cuda_graph(step: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], to
     return graph.replay, out
 
 
+@functools.cache
+def _stream(device: int) -> Any:
+    """Return the stream that is recorded on: one, since cuBLAS keeps 32 MB for each that it has seen."""
+    cuda: Any = torch.cuda  # without types
+    return cuda.Stream(device)
+
+
 class DecodingGraph:
     """The newest graph of a run, and when it is recorded anew."""
 
-    def __init__(self, record: Record, cache: SlotCache, most_columns: int, device: torch.device) -> None:
+    def __init__(self, record: Record, cache: SlotCache, device: torch.device) -> None:
         """Begin without a graph.
 
         Args:
             record: `cuda_graph`.
             cache: The cache of the run.
-            most_columns: That a row can fill.
             device: Where the model is.
         """
         self._record: Record | None = record
-        self._cache, self._most, self._device = cache, most_columns, device
+        self._cache, self._device = cache, device
         self._rows = self._columns = self._version = 0
         self._ids = self._places = torch.empty(0)
         self._replay: Callable[[], None] = lambda: None
@@ -97,8 +103,10 @@ class DecodingGraph:
         if self._record is None or steps < FEWEST:
             return None
         self._replay, self._out = (lambda: None), torch.empty(0)  # the one before gives its memory back
-        self._rows = 1 << (max(len(tokens), most_rows) - 1).bit_length()
-        self._columns = min(-(-int(width * GROWTH) // COLUMNS) * COLUMNS, max(self._most, width))
+        rows, (slots, columns) = max(len(tokens), most_rows), self._cache.most
+        # Never more than the cache may grow to: memory was planned with that.
+        self._rows = max(rows, min(1 << (rows - 1).bit_length(), slots))
+        self._columns = max(width, min(-(-int(width * GROWTH) // COLUMNS) * COLUMNS, columns))
         self._cache.reserve(self._rows, self._columns)
         self._version = self._cache.version
         self._ids = torch.zeros(self._rows, 1, dtype=torch.int64, device=self._device)
@@ -118,7 +126,7 @@ class DecodingGraph:
 
     def _fits(self, rows: int, most_rows: int, width: int) -> bool:
         return (
-            rows <= self._rows < 2 * SPARE_ROWS * max(rows, most_rows)
+            rows <= self._rows < SPARE_ROWS * max(rows, most_rows)
             and width <= self._columns
             and self._version == self._cache.version
         )

@@ -107,14 +107,14 @@ class SlotCache(Cache):
         super().__init__(layers=[*self._slot_layers])
         self.slots = self.columns = 0
         self.version = 0  # another one whenever the storage lies elsewhere
-        self._most = most
+        self.most = most
 
     def reserve(self, slots: int, columns: int) -> None:
         """Make room for so many rows and columns."""
         if slots <= self.slots and columns <= self.columns:
             return
-        self.slots = self._grown(self.slots, slots, self._most[0])
-        self.columns = self._grown(self.columns, columns, self._most[1])
+        self.slots = self._grown(self.slots, slots, self.most[0])
+        self.columns = self._grown(self.columns, columns, self.most[1])
         self.version += 1
         for layer in self._slot_layers:
             layer.grow(self.slots, self.columns)

@@ -115,8 +115,7 @@ class TransformersSampler:
         self._body = base if isinstance(head, Dense) else decoder_of(model)
         self._cache_name = _cache_name(self._body)
         self._version = version
-        self._folded = Folded(model) if fold else None
-        self._slim = Slim(model, self._weight.dtype)
+        self._layers: Folded | Slim | None = Folded(model) if fold else Slim(model, self._weight.dtype)
         self.record: Record | None = cuda_graph if self.device.type == "cuda" else None
         self._closed = False
 
@@ -133,16 +132,16 @@ class TransformersSampler:
     def update(self, version: int) -> None:
         """From now on the adapter as it is now samples; its groups carry `version`."""
         self._version = version
-        if self._folded is not None:
-            self._folded.refresh()
+        if isinstance(self._layers, Folded):
+            self._layers.refresh()
 
     def current(self) -> bool:
-        """Return whether the newest adapter samples: the model's own does, and folded weights were folded from it."""
-        return self._folded is None or self._folded.current()
+        """Return whether the newest adapter samples: the model's own does; folded weights may be those of another."""
+        return not isinstance(self._layers, Folded) or self._layers.current()
 
     def close(self) -> None:
         """Free the folded weights, and refuse to sample from now on."""
-        self._closed, self._folded = True, None
+        self._closed, self._layers = True, None
 
     def sample(
         self, prompts: Sequence[Prompt], n: int, *, seed: int, greedy: bool = False
@@ -159,18 +158,24 @@ class TransformersSampler:
         for at, prompt in enumerate(prompts):
             if not prompt.ids:
                 raise UsageError(f"prompt {at} (sample {prompt.sample.id!r}) has no token to go on from; give it text")
-        self._slim.refresh()
         return self._rollouts(_Run(self, prompts, n, seed, greedy))
 
     def _rollouts(self, run: _Run) -> Iterator[tuple[int, Rollout]]:
-        # The contexts are left before each yield: what is done between two groups must not run under them.
-        while True:
-            with self._decoding():
-                finished = run.advance()
-            if not finished:
-                return
-            for group in finished:
-                yield group.place, self._rollout(group)
+        slim = self._layers if isinstance(self._layers, Slim) else None
+        if slim is not None:
+            slim.refresh()
+        try:
+            # The contexts are left before each yield: what is done between two groups must not run under them.
+            while True:
+                with self._decoding():
+                    finished = run.advance()
+                if not finished:
+                    return
+                for group in finished:
+                    yield group.place, self._rollout(group)
+        finally:
+            if slim is not None:
+                slim.forget()
 
     def _rollout(self, group: _Group) -> Rollout:
         return Rollout(group.prompt, tuple(self._sampled(group.prompt, part) for part in group.parts), self._version)
@@ -189,7 +194,7 @@ class TransformersSampler:
         cudnn = attention.cudnn_sdp_enabled()
         attention.enable_cudnn_sdp(False)  # it plans anew for each length (25 ms), and every token has another
         try:
-            with torch.no_grad(), precision(self.device, self._weight.dtype), self._folded or self._slim:
+            with torch.no_grad(), precision(self.device, self._weight.dtype), self._layers or contextlib.nullcontext():
                 yield
         finally:
             attention.enable_cudnn_sdp(cudnn)
@@ -268,7 +273,7 @@ class TransformersSampler:
 
 
 def _cache_name(body: nn.Module) -> str:
-    """Return what the model's forward calls a cache: transformers 5.2x renamed it."""
+    """Return what the model's forward calls a cache: newer versions of transformers renamed it."""
     return "cache" if "cache" in inspect.signature(body.forward).parameters else "past_key_values"
 
 
@@ -353,7 +358,7 @@ class _Run:
         most = (max(n, sampler.max_rows), self._columns + sampler.options.max_tokens)
         self._cache = SlotCache(sampler.past.layers, most)
         record = sampler.record
-        self._graph = None if record is None else DecodingGraph(record, self._cache, most[1], self._device)
+        self._graph = None if record is None else DecodingGraph(record, self._cache, self._device)
 
     def advance(self) -> list[_Group]:
         """Decode until a group is finished; return those that are, none when there is nothing left."""

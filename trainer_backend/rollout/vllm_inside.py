@@ -52,8 +52,7 @@ def weights_stay() -> Iterator[None]:
 
 def sleep_beside_others(engine: Any) -> None:
     """Let an engine of this process give its cache up whatever other processes do on the device at that time."""
-    if engine.collective_rpc(lambda worker: hasattr(worker, "_get_sleep_mode_backend")) == [True]:
-        engine.collective_rpc(_sleeps_at_once)
+    engine.collective_rpc(_sleeps_at_once)
 
 
 def _sleeps_at_once(worker: Any) -> None:

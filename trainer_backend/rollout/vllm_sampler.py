@@ -185,7 +185,7 @@ class VllmSampler:
                 self._parameters(greedy=False, n=1, seed=0)  # refuses wrong options before the weights are loaded
                 with weights_stay() if device.type == "cuda" and self._tested else contextlib.nullcontext():
                     self._engine = vllm.LLM(**arguments).llm_engine
-                if device.type == "cuda":
+                if device.type == "cuda" and self._tested:
                     sleep_beside_others(self._engine)
             self.update(version)
             self._asleep()
