@@ -1,7 +1,8 @@
 """What lies between the products of a decoder layer: norm, rotary positions, the gate; each with its gradient.
 
 Without autograd, on rows of any number, so that a layer can go through them chunk by chunk. Numbers narrower than
-float32 are computed in float32 and rounded once.
+float32 are computed in float32 and rounded once. On a GPU by kernels (`elementwise_kernels`); torch is their reference,
+and does what they do not take: float64, rows of which not all numbers lie side by side, types that differ.
 
 With u = x / sqrt(mean(x^2) + e), w the weight and g = w dy:
 
@@ -19,6 +20,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import torch
+
+from trainer_backend.ops import elementwise_kernels
 
 Activation: TypeAlias = Literal["silu", "gelu_tanh", "gelu"]
 """x sigmoid(x); 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); x Phi(x)."""
@@ -43,8 +46,20 @@ class Norm:
     epsilon: float
     offset: float = 0.0
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the norm of x [..., width], in its type."""
+    def forward(self, x: torch.Tensor, *, add: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the norm of x [..., width], in its type.
+
+        Args:
+            x: What is normed.
+            add: Of x's shape and type: added to x, in place, before.
+        """
+        found = elementwise_kernels.norm(x, self.weight, self.epsilon, self.offset, add)
+        return self.forward_torch(x, add=add) if found is None else found
+
+    def forward_torch(self, x: torch.Tensor, *, add: torch.Tensor | None = None) -> torch.Tensor:
+        """Return what `forward` does, by torch: the kernel's reference."""
+        if add is not None:
+            x.add_(add)
         unit = wide(x)
         unit = unit * self._scale(unit)
         if self.offset:
@@ -53,6 +68,11 @@ class Norm:
 
     def backward(self, slope: torch.Tensor, x: torch.Tensor, onto: torch.Tensor | None = None) -> torch.Tensor:
         """Return the gradient for x, [..., width], from that of the norm; added to `onto`, in place, where given."""
+        found = elementwise_kernels.norm_backward(slope, x, self.weight, self.epsilon, self.offset, onto)
+        return self.backward_torch(slope, x, onto) if found is None else found
+
+    def backward_torch(self, slope: torch.Tensor, x: torch.Tensor, onto: torch.Tensor | None = None) -> torch.Tensor:
+        """Return what `backward` does, by torch: the kernel's reference."""
         unit = wide(x)
         scale = self._scale(unit)
         unit = unit * scale
@@ -79,6 +99,11 @@ def rotate_(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, back: bool
         cos, sin: [tokens, turned]; the first `turned` numbers of a head are turned, in two halves.
         back: Whether by the transpose: the gradient of what was turned becomes that of what it was before.
     """
+    return x if elementwise_kernels.rotate_(x, cos, sin, back) else rotate_torch_(x, cos, sin, back=back)
+
+
+def rotate_torch_(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, back: bool = False) -> torch.Tensor:
+    """Do what `rotate_` does, by torch: the kernel's reference."""
     half = cos.shape[-1] // 2
     c, s = wide(cos).unsqueeze(1), wide(sin).unsqueeze(1)
     a, b = x[..., :half], x[..., half : 2 * half]
@@ -95,18 +120,43 @@ def rotate_(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, back: bool
 
 
 def gated(gate: torch.Tensor, up: torch.Tensor, activation: Activation) -> torch.Tensor:
-    """Return act(gate) up."""
+    """Return act(gate) up, in the type of the gate; both are [..., width]."""
+    found = elementwise_kernels.gated(gate, up, activation)
+    return gated_torch(gate, up, activation) if found is None else found
+
+
+def gated_torch(gate: torch.Tensor, up: torch.Tensor, activation: Activation) -> torch.Tensor:
+    """Return what `gated` does, by torch: the kernel's reference."""
     value, _ = _act(wide(gate), activation, slope=False)
     return (value * wide(up)).to(gate.dtype)
 
 
-def gated_backward_(slope: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, activation: Activation) -> None:
-    """Write the gradients for gate and up over them, given that of `gated`."""
+def gated_backward_(
+    slope: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, activation: Activation, *, product: bool = False
+) -> None:
+    """Write the gradients for gate and up over them, given that of `gated`.
+
+    Args:
+        slope: The gradient of `gated`, [..., width].
+        gate, up, activation: As given to `gated`.
+        product: Whether to write what `gated` gave over the slope.
+    """
+    if not elementwise_kernels.gated_backward_(slope, gate, up, activation, product):
+        gated_backward_torch_(slope, gate, up, activation, product=product)
+
+
+def gated_backward_torch_(
+    slope: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, activation: Activation, *, product: bool = False
+) -> None:
+    """Do what `gated_backward_` does, by torch: the kernel's reference."""
     value, inner = _act(wide(gate), activation, slope=True)
     assert inner is not None
     above = wide(slope)
+    kept = value * wide(up) if product else None
     gate.copy_(above * wide(up) * inner)
     up.copy_(above * value)
+    if kept is not None:
+        slope.copy_(kept)
 
 
 def _act(x: torch.Tensor, activation: Activation, *, slope: bool) -> tuple[torch.Tensor, torch.Tensor | None]:

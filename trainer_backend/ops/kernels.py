@@ -46,12 +46,16 @@ PRODUCT = (128, 256, 64)
 """Rows, columns and inner steps of a program's part of the fused product."""
 
 
+def takes(x: torch.Tensor) -> bool:
+    """Whether kernels run on a tensor: one on a GPU, or any in Triton's interpreter, and float64 never."""
+    if triton is None or x.dtype == torch.float64:
+        return False
+    return x.device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1"
+
+
 def tiles_for(hidden: torch.Tensor) -> TorchTiles:
     """Return the operations for a tensor: kernels on a GPU (or in Triton's interpreter), else torch."""
-    if triton is None or hidden.dtype == torch.float64:
-        return TorchTiles()
-    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
-    return TritonTiles() if hidden.device.type == "cuda" or interpreted else TorchTiles()
+    return TritonTiles() if takes(hidden) else TorchTiles()
 
 
 class TritonTiles(TorchTiles):
