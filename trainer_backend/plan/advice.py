@@ -41,7 +41,7 @@ def advice(task: Task, config: GRPOConfig, *, limit: int, count: int = 3) -> lis
             settings = tuple(setting for change in chosen for setting in change)
             if len(set(names)) != len(names) or any(set(one.settings) <= set(settings) for one in found):
                 continue
-            peak = _least(task, config.model_copy(update={_field(name): value for name, value in settings}))
+            peak = smallest_peak(task, config.model_copy(update={_field(name): value for name, value in settings}))
             if peak <= limit:
                 found.append(Change(settings, peak))
             if len(found) == count:
@@ -70,7 +70,7 @@ def does_not_fit(task: Task, config: GRPOConfig, plan: Plan) -> str:
     return f"{start}. Settings that would fit: {'; '.join(str(change) for change in changes)}"
 
 
-def _least(task: Task, config: GRPOConfig) -> int:
+def smallest_peak(task: Task, config: GRPOConfig) -> int:
     """Return the smallest peak of the paths that the settings leave open."""
     rows = least_rows(task, config)
     return min(
@@ -83,7 +83,7 @@ def _least(task: Task, config: GRPOConfig) -> int:
 
 
 def _options(task: Task, config: GRPOConfig) -> Iterable[tuple[tuple[str, Any], ...]]:
-    """Yield changes by what they cost: time first, then precision, then what is trained on."""
+    """Yield changes by what they cost: time first, then precision, then what is trained on, then what with."""
     longest = task.longest(config)
     if config.gradient_checkpointing is False:
         yield (("memory.gradient_checkpointing", True),)
@@ -106,6 +106,8 @@ def _options(task: Task, config: GRPOConfig) -> Iterable[tuple[tuple[str, Any], 
     for share in (2, 4, 8):
         if config.max_completion_length // share >= 16:
             yield (("grpo.max_completion_length", config.max_completion_length // share),)
+    if config.num_generations % 2 == 0 and config.num_generations >= 8:
+        yield (("grpo.num_generations", config.num_generations // 2),)  # with fewer than 4 most groups have no spread
 
 
 def _field(name: str) -> str:

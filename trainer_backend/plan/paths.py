@@ -45,7 +45,8 @@ class Path:
         name: In one word.
         checkpointing: Whether layers are computed again in the backward pass.
         mode: Where their inputs wait.
-        words: What becomes of the layers, as in "layers computed again".
+        words: What becomes of the layers.
+        doing: The same as what is done, to say what it would take.
         terms: Of a task, the settings and the tokens of a micro-step, what the layers take.
     """
 
@@ -53,6 +54,7 @@ class Path:
     checkpointing: bool
     mode: Mode
     words: str
+    doing: str
     terms: Callable[[Task, GRPOConfig, int], Iterator[Term]]
 
 
@@ -91,9 +93,23 @@ def _computed_again(task: Task, config: GRPOConfig, tokens: int) -> Term:
     return Term("one layer", tokens * each, f"{tokens:,} x {each:,}", "layer")
 
 
-KEEP = Path("keep", False, "resident", "everything kept for backward", _keep)
-RECOMPUTE = Path("recompute", True, "resident", "layers computed again, their inputs on the device", _recompute)
-OFFLOAD = Path("offload", True, "offload", "layers computed again, their inputs waiting on the host", _offload)
+KEEP = Path("keep", False, "resident", "everything kept for backward", "keeping everything", _keep)
+RECOMPUTE = Path(
+    "recompute",
+    True,
+    "resident",
+    "layers computed again, their inputs on the device",
+    "keeping layer inputs on the device",
+    _recompute,
+)
+OFFLOAD = Path(
+    "offload",
+    True,
+    "offload",
+    "layers computed again, their inputs waiting on the host",
+    "moving layer inputs to the host",
+    _offload,
+)
 PATHS = (KEEP, RECOMPUTE, OFFLOAD)
 
 

@@ -81,3 +81,60 @@ def _halved(most: int, least: int) -> list[int]:
     while found[-1] // 2 >= least:
         found.append(found[-1] // 2)
     return found if found[-1] == least else [*found, least]
+
+
+def why(task: Task, config: GRPOConfig, plan: Plan) -> str:
+    """Return in one sentence which path a plan takes, and what the faster ones would take in their smallest
+    micro-steps; of a plan that does not fit, what its smallest path takes."""
+    if not plan.fits:
+        return (
+            f"none fits; the smallest takes {plan.training / GB:.1f} GB in training and {plan.sampling / GB:.1f} GB in"
+            " sampling"
+        )
+    faster = []
+    for path, least in open_paths(task, config):
+        if path is plan.path:
+            break
+        tokens = budgets(task, config, least)[-1]
+        found = estimate(
+            task, config, token_budget=tokens, checkpointing=path.checkpointing, mode=path.mode, rows=plan.rows
+        )
+        takes = f"{path.doing} takes {found.device_peak / GB:.1f} GB"
+        takes += "" if tokens == plan.token_budget else f" in micro-steps of {tokens:,}"
+        if plan.host_limit is not None and found.host_peak > plan.host_limit:
+            takes += f" and {found.host_peak / GB:.1f} GB of the host"
+        faster.append(takes)
+    chosen = f"{plan.path.words}, in micro-steps of {plan.token_budget:,} tokens"
+    if not faster:
+        return f"{chosen}: the fastest of the paths that are open"
+    return f"{chosen}, since {' and '.join(faster)}"
+
+
+STEP = 256
+"""Tokens that the longest context is found to."""
+
+_MOST = 2**24
+
+
+def longest_context(task: Task, config: GRPOConfig, *, free: int, free_host: int | None = None) -> int | None:
+    """Return the tokens of the longest row with which a run fits, the prompt as it is, rounded down to `STEP`; None
+    where no row fits.
+
+    Args:
+        task, config, free, free_host: As for `make_plan`.
+    """
+
+    def fits(steps: int) -> bool:
+        changed = config.model_copy(update={"max_completion_length": steps * STEP - task.longest_prompt})
+        return make_plan(task, changed, free=free, free_host=free_host).fits
+
+    good = task.longest_prompt // STEP + 1
+    if not fits(good):
+        return None
+    bad = 2 * good
+    while bad * STEP < _MOST and fits(bad):
+        good, bad = bad, 2 * bad
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        good, bad = (middle, bad) if fits(middle) else (good, middle)
+    return good * STEP

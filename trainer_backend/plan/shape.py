@@ -14,6 +14,7 @@ class Shape:
         layers, hidden, intermediate, heads, kv_heads, head_dim, vocabulary: As in config.json.
         linears: Name, inputs and outputs of the linear layers below the head.
         others: Numbers in all other weights: embedding, norms, an untied head, experts.
+        routed: Those of them that are the experts which a token goes through.
         eager: Whether its attention holds all scores: transformers has no fused kernel for it (Gemma 2's soft cap).
         softcapped: Whether these scores have a soft cap.
     """
@@ -27,6 +28,7 @@ class Shape:
     vocabulary: int
     linears: tuple[tuple[str, int, int], ...]
     others: int
+    routed: int = 0
     eager: bool = False
     softcapped: bool = False
 
@@ -68,6 +70,11 @@ def shape_of(model_config: Any) -> Shape:
         vocabulary=int(text.vocab_size),
         linears=linears,
         others=total - sum(inputs * outputs for _, inputs, outputs in linears),
+        routed=sum(
+            weights.numel() // weights.shape[0] * int(getattr(text, "num_experts_per_tok", None) or 0)
+            for name, weights in model.named_parameters()
+            if weights.ndim == 3 and "expert" in name
+        ),
         eager=getattr(model.config.get_text_config(decoder=True), "_attn_implementation", None) == "eager",
         softcapped=getattr(text, "attn_logit_softcapping", None) is not None,
     )

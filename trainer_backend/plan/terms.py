@@ -141,6 +141,15 @@ class Task:
         return self.longest_prompt + config.max_completion_length
 
 
+def folds(config: GRPOConfig, number: int, device: str) -> bool:
+    """Return whether the sampler folds the adapter into a copy of the weights.
+
+    In float32 the sum loses nothing, and decoding a few rows on a CPU is bound by the calls, of which LoRA makes three
+    times as many. In bfloat16 the sum would lose small updates, and NF4 weights cannot take one.
+    """
+    return number == 4 and device == "cpu" and not config.load_in_4bit
+
+
 def always(task: Task, config: GRPOConfig, rows: int) -> Iterator[Term]:
     """Yield what is there from the first step to the last."""
     shape, b = task.shape, task.number
