@@ -270,7 +270,7 @@ EXIT_CODES = """\
 | exit code | meaning |
 | --- | --- |
 | 0 | done, whatever the scores are |
-| 1 | a bar that was asked for was missed (`--fail-under`, `--max-error-rate`, `--require-learning`) |
+| 1 | a bar that was asked for was missed (`--fail-under`, `--max-error-rate`, `--require-learning`, `plan --fit-in`) |
 | 2 | usage, configuration or input is wrong, or a plugin that was named does not load |
 | 3 | stopped because a reward failed on more than 5 % of its rows or broke its contract; results are kept |
 | 130 | interrupted; `--resume` goes on |

@@ -165,6 +165,7 @@ def rewardkit_backends(register: Register) -> None:
 def rewardkit_commands(register: Register) -> None:
     register("eval", "rewardkit.cli.eval:command", "Score saved generations with one or more rewards.")
     register("train", "rewardkit.cli.train:command", "Train a model with rewards, by GRPO.")
+    register("plan", "rewardkit.cli.plan:command", "Say what memory and time a training run will take.")
     register("plot", "rewardkit.cli.plot:command", "Draw the curves of a training run.")
     register("list", "rewardkit.cli.list:command", "List rewards, verifiers, readers and backends.")
     register("compare", "rewardkit.cli.compare:command", "Compare two runs, or two rewards on the same completions.")

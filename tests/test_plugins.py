@@ -576,7 +576,10 @@ def test_show_describes_a_verifier_whose_options_must_be_given(site: Site) -> No
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["evall"], "there is no command 'evall'; did you mean eval? The commands are eval, train, plot, compare"),
+        (
+            ["evall"],
+            "there is no command 'evall'; did you mean eval? The commands are eval, train, plan, plot, compare",
+        ),
         (["zzz"], "there is no command 'zzz'; The commands are"),
         (["list", "extra"], "Got unexpected extra argument (extra)"),
         (["list", "bell\x07"], "bell\\x07"),

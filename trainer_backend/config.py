@@ -131,7 +131,7 @@ _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(GB|G|GiB|MB|M)?\s*", re.IGNOREC
 _UNITS = {"": 1.0, "g": 1.0, "gb": 1.0, "gib": 2**30 / 1e9, "m": 1e-3, "mb": 1e-3}
 
 
-def _gigabytes(value: Any) -> Any:
+def gigabytes(value: Any) -> Any:
     """Read a size in GB (10^9 bytes): a number, or a text such as "24GB", "24 GiB", "900 MB"."""
     if not isinstance(value, str):
         return value
@@ -142,7 +142,7 @@ def _gigabytes(value: Any) -> Any:
 
 
 FilePath = Annotated[Path, BeforeValidator(_to_path)]
-Gigabytes = Annotated[float, BeforeValidator(_gigabytes), Field(gt=0)]
+Gigabytes = Annotated[float, BeforeValidator(gigabytes), Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
 
 

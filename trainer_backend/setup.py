@@ -389,7 +389,7 @@ def make_room(job: Job, encoded: Encoded, device: torch.device) -> Room | None:
         device=device.type,
         number=dtype.itemsize,
         shared=None,
-        folded=folds(config, dtype, device),
+        folded=planning.folds(config, dtype.itemsize, device.type),
         skipped=tuple(quantised.get("llm_int8_skip_modules") or ()),
         held_out=bool(encoded.held_out),
     )
@@ -553,15 +553,6 @@ def _reference(model: nn.Module) -> AbstractContextManager[object]:
     return adapter.reference(model)
 
 
-def folds(config: GRPOConfig, dtype: torch.dtype, device: torch.device) -> bool:
-    """Return whether the sampler folds the adapter into a copy of the weights.
-
-    In float32 the sum loses nothing, and decoding a few rows on a CPU is bound by the calls, of which LoRA makes three
-    times as many. In bfloat16 the sum would lose small updates, and NF4 weights cannot take one.
-    """
-    return dtype == torch.float32 and device.type == "cpu" and not config.load_in_4bit
-
-
 def make_sampler(job: Job, loaded: Loaded, longest: int, room: Room | None) -> Sampler:
     """Return what samples from the model as it is now.
 
@@ -594,7 +585,7 @@ def make_sampler(job: Job, loaded: Loaded, longest: int, room: Room | None) -> S
             four_bit=any(type(module).__name__ == "Linear4bit" for module in loaded.model.modules()),
             allow_untested=config.allow_untested,
         )
-    made = [folds(config, loaded.dtype, loaded.device), False]
+    made = [planning.folds(config, loaded.dtype.itemsize, loaded.device.type), False]
     for fold in made if made[0] else made[1:]:
         try:
             return TransformersSampler(

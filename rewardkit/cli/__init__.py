@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rewardkit.plugins import Plugins
     from rewardkit.registry import Entry
 
-COMMANDS = ("eval", "train", "plot", "compare", "merge", "list", "show", "try", "sandbox", "plugins", "new")
+COMMANDS = ("eval", "train", "plan", "plot", "compare", "merge", "list", "show", "try", "sandbox", "plugins", "new")
 """Our own commands in the order in which help shows them; `rewardkit/builtin.py` registers them like a plugin's."""
 
 

@@ -145,7 +145,7 @@ def test_prompts_with_the_same_instructions_share_them() -> None:
 
 def test_a_micro_step_is_padded_little_and_its_plan_is_no_less() -> None:
     from trainer_backend.config import GRPOConfig
-    from trainer_backend.plan import Task, _most_tokens, shape_of
+    from trainer_backend.plan import Task, most_tokens, shape_of
 
     shape = shape_of(transformers.LlamaConfig())
     for first, second, budget in [
@@ -165,7 +165,7 @@ def test_a_micro_step_is_padded_little_and_its_plan_is_no_less() -> None:
             model="-", max_completion_length=first[1], num_generations=8, per_device_train_batch_size=24
         )
         task = Task(shape=shape, longest_prompt=first[0], device="cuda", number=2, shared=True)
-        assert max(step.tokens for step in steps) <= _most_tokens(task, settings, budget)
+        assert max(step.tokens for step in steps) <= most_tokens(task, settings, budget)
         for step in steps:
             padding = step.input_ids.numel() / int((step.input_ids != 0).sum())
             assert padding <= 1.5

@@ -110,6 +110,7 @@ def load(
         place, dtype = weights.device, weights.dtype
         tokenizer = processing_class if processing_class is not None else load_tokenizer(Source(name), name)
     _check_tokenizer(tokenizer, base, notes)
+    _keep_layout(base, name)
     peft = add_adapter(base, config, peft_config, notes)
     peft.eval()
     changed = adapter.trained(peft)
@@ -308,6 +309,26 @@ def load_base(
         if type(module).__name__ == "Linear4bit":
             module.compute_dtype = dtype  # what the checkpoint says was for another machine
     return model
+
+
+def _keep_layout(model: nn.Module, name: str) -> None:
+    """Have 4-bit weights on a CPU stay as they are.
+
+    On a CPU with AVX512-BF16, bitsandbytes rewrites them in the first forward pass without gradient: scales are rounded
+    to bfloat16, so it is another model, and nothing can be differentiated through it any more.
+
+    Raises:
+        ModelError: That has happened to a model that was given.
+    """
+    module: Any
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False
+            if getattr(module.weight.quant_state, "packing_format_for_cpu", False):
+                raise ModelError(
+                    f"{name}: it has computed without gradients on this CPU, for which bitsandbytes has rewritten its"
+                    " 4-bit weights, and they cannot be trained on any more; give the model as it was loaded"
+                )
 
 
 def nf4(dtype: torch.dtype) -> Any:

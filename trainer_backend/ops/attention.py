@@ -33,7 +33,8 @@ def kernel_for(x: torch.Tensor, *, regular: bool = False) -> Kernel:
     """
     if x.device.type != "cuda":
         return "cpu"
-    return "cudnn" if regular and torch.backends.cudnn.is_available() and x.shape[-1] <= 128 else "flash"
+    cudnn: Any = torch.backends.cudnn  # has no types
+    return "cudnn" if regular and cudnn.is_available() and x.shape[-1] <= 128 else "flash"
 
 
 def attend(

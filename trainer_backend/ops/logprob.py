@@ -51,6 +51,7 @@ from trainer_backend.errors import TensorError
 from trainer_backend.ops.head import Head
 from trainer_backend.ops.kernels import tiles_for
 from trainer_backend.ops.tiles import FP16_ROOM, Lost, Places, Rows, Scaled, capped, sum_dtype
+from trainer_backend.sizes import CHUNK_BYTES
 from trainer_backend.tensors import describe
 
 TOO_FAR = 60.0
@@ -58,10 +59,6 @@ TOO_FAR = 60.0
 
 LEAST_GUESS = 20.0
 """How far, in nats, an anchor raises the shift above z_y at most: then even a wrong one loses nothing that counts."""
-
-CHUNK_BYTES = 110_000_000
-"""What one chunk of rows may take for its tile of logits, its sums, its notes, and copies of its rows and of those
-before."""
 
 TILE = 16_384
 """Tokens of the vocabulary in one tile."""

@@ -1,0 +1,240 @@
+"""A whole decoder of streamed layers, found in a model of transformers and tried against it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from trainer_backend.model.forward import (
+    PROBE,
+    SAME_STATES,
+    Branch,
+    base_of,
+    decoder_of,
+    hidden_states,
+    precision,
+    text_config,
+)
+from trainer_backend.model.modes import evaluating
+from trainer_backend.model.streamed.layer import Block, Kept, Line, Segment, backward, forward, segments_of
+from trainer_backend.model.streamed.projection import Projection, Unfit
+from trainer_backend.ops.elementwise import Activation, Norm, wide
+
+CHUNK = 2_048
+"""Tokens of a chunk where nothing is said."""
+
+_LAYER = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
+_ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
+_HEAD_NORMS = {"q_norm", "k_norm"}
+_MLP = {"gate_proj", "up_proj", "down_proj", "act_fn"}
+_ACTIVATIONS: dict[str, Activation] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Streamed:
+    """A model's decoder, its layers streamed.
+
+    Attributes:
+        model: The causal language model, or a PeftModel around it.
+        blocks: Its layers.
+        norm: After the last of them.
+        chunk: Tokens that go through a layer at a time.
+        keep_attention: Whether what attention gives is kept for the backward pass, and not computed again.
+    """
+
+    model: nn.Module
+    blocks: tuple[Block, ...]
+    norm: Norm
+    chunk: int = CHUNK
+    keep_attention: bool = True
+
+    def hidden_states(
+        self, input_ids: torch.Tensor, position_ids: torch.Tensor, segments: Sequence[Segment]
+    ) -> torch.Tensor:
+        """Return what the head is applied to, [tokens, hidden]; differentiable in the adapter.
+
+        Args:
+            input_ids: int64 [tokens], rows in a line, without padding.
+            position_ids: int64 [tokens].
+            segments: Who sees whom; together they are all tokens.
+        """
+        decoder: Any = decoder_of(self.model)
+        x = base_of(self.model).get_input_embeddings()(input_ids.unsqueeze(0))
+        cos, sin = decoder.rotary_emb(x, position_ids=position_ids.unsqueeze(0))
+        line = Line(cos[0], sin[0], segments, self.chunk)
+        x = x[0]
+        keep = self.keep_attention and torch.is_grad_enabled()
+        layer: Any = _Layer  # torch's own types are not complete
+        for block in self.blocks:
+            x = layer.apply(x, block, line, keep, *block.parameters())
+        norm: Any = _Normed
+        found: torch.Tensor = norm.apply(x, self.norm, self.chunk)
+        return found
+
+
+class _Layer(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, block: Block, line: Line, keep: bool, *parameters: nn.Parameter
+    ) -> torch.Tensor:
+        with torch.autocast(x.device.type, enabled=False):
+            y, kept = forward(block, x, line, keep=keep)
+        # Saved as autograd saves, so that hooks (`offload.LayerInputs`) may move them to the host.
+        ctx.save_for_backward(x, *(() if kept is None else (kept.out, kept.lse)))
+        ctx.block, ctx.line = block, line
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: torch.Tensor) -> Any:
+        x, *kept = ctx.saved_tensors
+        # Nobody else reads the gradient of a layer's output: the next layer, or the norm, has made it.
+        slope = slopes[0] if slopes[0].is_contiguous() else slopes[0].contiguous()
+        with torch.autocast(x.device.type, enabled=False):
+            found = backward(
+                ctx.block, x, slope, ctx.line, Kept(*kept) if kept else None, inputs=ctx.needs_input_grad[0]
+            )
+        return (slope if ctx.needs_input_grad[0] else None, None, None, None, *found)
+
+
+class _Normed(torch.autograd.Function):
+    """The last norm, chunk by chunk: in one piece its copies in float32 are larger than a layer."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, norm: Norm, chunk: int) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        ctx.norm, ctx.chunk = norm, chunk
+        y = torch.empty_like(x)
+        for at in range(0, len(x), chunk):
+            y[at : at + chunk] = norm.forward(x[at : at + chunk])
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: torch.Tensor) -> Any:
+        (x,) = ctx.saved_tensors
+        found = torch.empty_like(x)
+        for at in range(0, len(x), ctx.chunk):
+            part = slice(at, at + ctx.chunk)
+            found[part] = ctx.norm.backward(slopes[0][part], x[part])
+        return found, None, None
+
+
+# ------------------------------------------------------------------------------------------------- found in a model
+
+
+def streamed_of(model: nn.Module, dtype: torch.dtype, *, chunk: int = CHUNK) -> Streamed | str:
+    """Return a model's decoder with its layers streamed; where that cannot be had, the reason in a few words.
+
+    What its layers look like is tried on a few tokens against the model itself.
+
+    Args:
+        model: The causal language model, or a PeftModel around it.
+        dtype: What forward passes compute in.
+        chunk: Tokens that go through a layer at a time.
+    """
+    try:
+        decoder: Any = decoder_of(model)
+        _check_config(model)
+        activation = _activation(text_config(model))
+        blocks = tuple(_block(layer, activation) for layer in decoder.layers)
+        found = Streamed(model, blocks, _norm(decoder.norm), chunk)
+        apart = _disagreement(found, dtype)
+    except Unfit as error:
+        return str(error)
+    except Exception as error:  # a model that cannot be taken apart this way says so in its own way
+        return f"{type(base_of(model)).__name__}: {type(error).__name__}"
+    limit = SAME_STATES[dtype]
+    if not apart <= limit:
+        return f"streamed layers are {apart:.1e} from those of {type(base_of(model)).__name__} (at most {limit:.0e})"
+    return found
+
+
+def _check_config(model: nn.Module) -> None:
+    config = text_config(model)
+    kinds = getattr(config, "layer_types", None) or ()
+    if getattr(config, "sliding_window", None) and (not kinds or set(kinds) != {"full_attention"}):
+        raise Unfit("attention with a sliding window")
+    if kinds and set(kinds) != {"full_attention"}:
+        raise Unfit(f"layers with {sorted(set(kinds) - {'full_attention'})[0].replace('_', ' ')}")
+    if getattr(config, "attention_dropout", 0.0):
+        raise Unfit("attention with dropout")
+
+
+def _activation(config: Any) -> Activation:
+    name = getattr(config, "hidden_activation", None) or getattr(config, "hidden_act", None)
+    if name not in _ACTIVATIONS:
+        raise Unfit(f"an MLP with {name}")
+    return _ACTIVATIONS[name]
+
+
+def _block(layer: Any, activation: Activation) -> Block:
+    _children(layer, _LAYER)
+    attention, mlp = layer.self_attn, layer.mlp
+    normed = {name for name, _ in attention.named_children()} >= _HEAD_NORMS
+    _children(attention, _ATTENTION | _HEAD_NORMS if normed else _ATTENTION)
+    _children(mlp, _MLP)
+    linears = [getattr(attention, f"{name}_proj") for name in "qkvo"]
+    linears += [mlp.gate_proj, mlp.up_proj, mlp.down_proj]
+    return Block(
+        norms=(_norm(layer.input_layernorm), _norm(layer.post_attention_layernorm)),
+        projections=tuple(Projection(module) for module in linears),
+        head_norms=(_norm(attention.q_norm), _norm(attention.k_norm)) if normed else None,
+        head_width=int(attention.head_dim),
+        scale=float(attention.scaling),
+        activation=activation,
+    )
+
+
+def _children(module: nn.Module, known: set[str]) -> None:
+    found = {name for name, _ in module.named_children()}
+    if found != known:
+        other = sorted(found ^ known)[0]
+        raise Unfit(f"{type(module).__name__} {'with' if other in found else 'without'} {other}")
+
+
+@torch.no_grad()
+def _norm(module: Any) -> Norm:
+    """Return a norm of a model as one of ours: which kind it is shows when it is tried."""
+    if any(weight.requires_grad for weight in module.parameters()):
+        raise Unfit("norms that are trained")
+    epsilon = next(
+        (float(vars(module)[name]) for name in ("variance_epsilon", "eps", "epsilon") if name in vars(module)), None
+    )
+    if epsilon is None or {name for name, _ in module.named_parameters()} != {"weight"}:
+        raise Unfit(f"a {type(module).__name__} in place of a norm by the root of the mean square")
+    weight = module.weight.detach()
+    probe = torch.linspace(-1.0, 2.0, weight.numel(), device=weight.device).to(weight.dtype).unsqueeze(0)
+    theirs = wide(module(probe))
+    for offset in (0.0, 1.0):
+        found = Norm(weight, epsilon, offset)
+        # Rounded to the type on the way, once or twice.
+        near = 4.0 * torch.finfo(weight.dtype).eps * max(1.0, float(theirs.abs().max()))
+        if float((wide(found.forward(probe)) - theirs).abs().max()) <= near:
+            return found
+    raise Unfit(f"a {type(module).__name__} that is no norm by the root of the mean square")
+
+
+@torch.no_grad()
+def _disagreement(streamed: Streamed, dtype: torch.dtype) -> float:
+    """Return how far streamed hidden states are from the model's own: two rows in a line, in chunks of four tokens."""
+    model = streamed.model
+    embedding = base_of(model).get_input_embeddings().weight
+    rows, width = PROBE
+    size = int(text_config(model).vocab_size)
+    ids = (torch.arange(1, 1 + rows * width, device=embedding.device) * 7919 % size).view(PROBE)
+    positions = torch.arange(width, device=embedding.device).repeat(rows)
+    branches = [Branch(at * width, (at + 1) * width, ()) for at in range(rows)]
+    with evaluating(model), precision(embedding.device, dtype):
+        theirs = hidden_states(model, ids).flatten(0, 1).double()
+        tried = Streamed(model, streamed.blocks, streamed.norm, 4)
+        ours = tried.hidden_states(ids.flatten(), positions, segments_of(branches)).double()
+    return float((ours - theirs).norm() / theirs.norm().clamp(min=1e-30))
