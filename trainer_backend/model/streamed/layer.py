@@ -134,8 +134,8 @@ def forward(block: Block, x: torch.Tensor, line: Line, *, keep: bool = False) ->
         if keep:
             outs.append(out)
             sums.append(lse)
-        h = work.o.forward(out).add_(x[a:b])
-        normed = block.norms[1].forward(h)
+        h = work.o.forward(out)
+        normed = block.norms[1].forward(h, add=x[a:b])
         inner = gated(work.gate.forward(normed), work.up.forward(normed), block.activation)
         torch.add(h, work.down.forward(inner), out=y[a:b])
     return y, Kept(torch.cat(outs), torch.cat(sums, 1)) if keep else None
@@ -238,9 +238,8 @@ class _Work:
         normed = block.norms[0].forward(x)
         raw, q = self.queries(normed, a, b)
         out, lse = self.attend(q, a, b) if kept is None else (kept.out[a:b], kept.lse[:, a:b])
-        h = self.o.forward(out).add_(x)
-
-        second = block.norms[1].forward(h)
+        h = self.o.forward(out)
+        second = block.norms[1].forward(h, add=x)
         gate, up = self.gate.forward(second), self.up.forward(second)
         inner = gated(gate, up, block.activation)
         above = self.down.backward(slope, inner, out=inner)
