@@ -151,6 +151,11 @@ def test_log_probs_are_those_of_a_full_forward_pass(options: dict[str, Any]) -> 
             assert part.logps == pytest.approx(oracle(model, PROMPTS[at], part.ids, made.options), abs=1e-9)
 
 
+IN_FLOAT32 = 1e-5
+"""How far log-probs may be apart where attention is "eager": its softmax is float32 in a model of float64, too, and
+some processors add it up in another order for another number of keys."""
+
+
 @pytest.mark.parametrize("dense", [False, True], ids=["head", "logits"])
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("family", FAMILIES)
@@ -159,8 +164,7 @@ def test_log_probs_for_each_kind_of_model(family: str, attention: str, dense: bo
     if attention == "sdpa" and not model._supports_sdpa:
         pytest.skip("this transformers refuses sdpa for a soft cap")
     model.set_attn_implementation(attention)
-    # "eager" has its softmax in float32, and a GPU adds it up in another order for another number of queries.
-    apart = 1e-5 if attention == "eager" and torch.cuda.is_available() else 1e-9
+    apart = IN_FLOAT32 if attention == "eager" else 1e-9
     asked = (*PROMPTS, (*SHOTS, 4), (*SHOTS, 5, 6, 7))
     for at, rollout in drawn(sampler(model, dense=dense, max_tokens=9), prompts(*asked)).items():
         for part in rollout.completions:
@@ -322,7 +326,8 @@ def test_greedy_equals_generate(family: str) -> None:
         )[0, len(ids) :]
         for part in found[at].completions:
             assert part.ids == tuple(expected.tolist())
-            assert part.logps == pytest.approx(oracle(model, ids, part.ids, None), abs=1e-9)
+            apart = IN_FLOAT32 if "gemma2" in family else 1e-9  # its soft cap needs "eager"
+            assert part.logps == pytest.approx(oracle(model, ids, part.ids, None), abs=apart)
 
 
 # ----------------------------------------------------------------------------------------------------- independence
