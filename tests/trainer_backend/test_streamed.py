@@ -293,9 +293,9 @@ class TestWhatIsNotStreamed:
         gpt2 = AutoModelForCausalLM.from_config(GPT2Config(vocab_size=97, n_embd=32, n_layer=1, n_head=2))
         assert isinstance(streamed_of(gpt2, torch.float32), str)
         gemma2 = AutoModelForCausalLM.from_config(Gemma2Config(**sizes))
-        assert "sliding window" in str(streamed_of(gemma2.requires_grad_(False), torch.float32))
+        assert "sliding attention" in str(streamed_of(gemma2.requires_grad_(False), torch.float32))
         mistral = AutoModelForCausalLM.from_config(MistralConfig(**sizes, sliding_window=8))
-        assert streamed_of(mistral.requires_grad_(False), torch.float32) == "attention with a sliding window"
+        assert streamed_of(mistral.requires_grad_(False), torch.float32) == "layers with sliding attention"
         llama = AutoModelForCausalLM.from_config(LlamaConfig(**sizes))
         assert streamed_of(llama, torch.float32) == "norms that are trained"
         for name, weight in llama.named_parameters():

@@ -213,6 +213,24 @@ def _flags_kept(model: torch.nn.Module) -> Iterator[None]:
             parameter.requires_grad_(flag)
 
 
+def in_use(layer: Any) -> list[str]:
+    """Return the names of the adapters that a LoRA layer of peft adds now, in order."""
+    if layer.disable_adapters:
+        return []
+    return [name for name in layer.active_adapters if name in layer.lora_A]
+
+
+def beyond_lora(layer: Any) -> str:
+    """Return what a LoRA layer of peft computes other than W x + c + sum s B (A x), in a few words; "" for nothing."""
+    if layer.merged:
+        return "an adapter that is merged into the weights"
+    if any(layer.use_dora.values()):
+        return "an adapter with DoRA"
+    if any(layer.lora_bias.values()) or layer.lora_variant:
+        return "an adapter that is more than LoRA"
+    return ""
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of another library's message; all of it where that line only opens a list."""
     lines = str(error).split("\n")

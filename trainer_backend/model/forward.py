@@ -223,7 +223,7 @@ def _scale_and_softcap(config: Any) -> tuple[float, float | None]:
 
 
 @contextlib.contextmanager
-def _trial(model: nn.Module, dtype: torch.dtype) -> Iterator[torch.Tensor]:
+def trial(model: nn.Module, dtype: torch.dtype) -> Iterator[torch.Tensor]:
     """Yield a few token ids, with the model in evaluation mode, no gradients and training's precision."""
     device = next(base_of(model).get_input_embeddings().parameters()).device
     vocabulary = int(text_config(model).vocab_size)
@@ -233,20 +233,21 @@ def _trial(model: nn.Module, dtype: torch.dtype) -> Iterator[torch.Tensor]:
         yield ids
 
 
-def _apart(one: torch.Tensor, other: torch.Tensor) -> float:
+def apart(one: torch.Tensor, other: torch.Tensor) -> float:
+    """Return how far two tensors are apart, relative to the norm of the second."""
     return float((one.double() - other.double()).norm() / other.double().norm().clamp(min=1e-30))
 
 
 def _disagreement(model: nn.Module, head: Head, dtype: torch.dtype) -> float:
     from trainer_backend.ops.reference import dense_logits
 
-    with _trial(model, dtype) as ids:
+    with trial(model, dtype) as ids:
         theirs = logits_of(model, ids)
         states = hidden_states(model, ids)
         if states.shape[-1] != head.hidden or theirs.shape[-1] != head.vocabulary:
             return float("inf")
         ours = dense_logits(states.flatten(0, 1), head, torch.float64 if dtype == torch.float64 else torch.float32)
-    return _apart(ours, theirs.flatten(0, 1))
+    return apart(ours, theirs.flatten(0, 1))
 
 
 @dataclass(frozen=True)
@@ -288,9 +289,9 @@ def shares_prefixes(model: nn.Module, dtype: torch.dtype) -> bool:
         return False
     prompt, rest = 4, PROBE[1] - 4
     try:
-        with _trial(model, dtype) as ids:
+        with trial(model, dtype) as ids:
             ids = torch.cat([ids[:1, :prompt].expand(PROBE[0], -1), ids[:, prompt:]], 1)
-            apart = hidden_states(model, ids)
+            alone = hidden_states(model, ids)
             row = torch.cat([ids[:1], ids[1:, prompt:]], 1)
             width = PROBE[1] + rest
             branches = [Branch(0, PROBE[1], ()), Branch(PROBE[1], width, range(prompt))]
@@ -300,8 +301,8 @@ def shares_prefixes(model: nn.Module, dtype: torch.dtype) -> bool:
             wrong = hidden_states(model, row, mask, None)  # positions that do not start again
     except Exception:  # a model that cannot take such a mask says so in its own way; rows of their own always work
         return False
-    expected = torch.cat([apart[0], apart[1, prompt:]])
-    found, control = _apart(together[0], expected), _apart(wrong[0], expected)
+    expected = torch.cat([alone[0], alone[1, prompt:]])
+    found, control = apart(together[0], expected), apart(wrong[0], expected)
     return found <= SAME_STATES[dtype] and found <= 0.2 * control
 
 

@@ -105,9 +105,7 @@ def gated(gate: torch.Tensor, up: torch.Tensor, activation: str) -> torch.Tensor
     return out
 
 
-def gated_backward_(
-    slope: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, activation: str, product: bool
-) -> bool:  # fmt: skip
+def gated_backward_(slope: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, activation: str, product: bool) -> bool:
     """Do `elementwise.gated_backward_`, or return False, and nothing done, for what the kernel does not take."""
     if not _rows_fit(gate, slope, up) or _repeats(gate) or _repeats(up) or (product and _repeats(slope)):
         return False
@@ -183,6 +181,19 @@ def _flat(*tensors: torch.Tensor) -> tuple[int, int, int, list[int]] | None:
 if triton is not None:
 
     @triton.jit
+    def _rows(step, steps, heads, ROWS: tl.constexpr):
+        """The rows of a program's tile, and the token and the head of each."""
+        row = (tl.program_id(0) * steps + step) * ROWS + tl.arange(0, ROWS)[:, None]
+        return row, (row // heads).to(tl.int64), (row % heads).to(tl.int64)
+
+    @triton.jit
+    def _weight(weight, column, inside, offset, OFFSET: tl.constexpr):
+        w = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
+        if OFFSET:
+            w += offset
+        return w
+
+    @triton.jit
     def _norm(
         x, add, weight, out, rows, heads, width, steps, x_token, x_head, add_token, add_head, out_token, out_head,
         epsilon, offset, ADD: tl.constexpr, OFFSET: tl.constexpr, ROWS: tl.constexpr, ACROSS: tl.constexpr,
@@ -190,14 +201,10 @@ if triton is not None:
         """The norm of some rows, and of their sums with others, which are written over them."""
         column = tl.arange(0, ACROSS)[None, :]
         inside = column < width
-        w = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
-        if OFFSET:
-            w += offset
+        w = _weight(weight, column, inside, offset, OFFSET)
         for step in range(steps):
-            row = (tl.program_id(0) * steps + step) * ROWS + tl.arange(0, ROWS)[:, None]
+            row, token, head = _rows(step, steps, heads, ROWS)
             mask = (row < rows) & inside
-            token = (row // heads).to(tl.int64)
-            head = (row % heads).to(tl.int64)
             x_at = x + token * x_token + head * x_head + column
             value = tl.load(x_at, mask=mask, other=0.0).to(tl.float32)
             if ADD:
@@ -221,14 +228,10 @@ if triton is not None:
         """The gradient of some rows from that of their norm, or added to what `out` holds."""
         column = tl.arange(0, ACROSS)[None, :]
         inside = column < width
-        w = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
-        if OFFSET:
-            w += offset
+        w = _weight(weight, column, inside, offset, OFFSET)
         for step in range(steps):
-            row = (tl.program_id(0) * steps + step) * ROWS + tl.arange(0, ROWS)[:, None]
+            row, token, head = _rows(step, steps, heads, ROWS)
             mask = (row < rows) & inside
-            token = (row // heads).to(tl.int64)
-            head = (row % heads).to(tl.int64)
             value = tl.load(x + token * x_token + head * x_head + column, mask=mask, other=0.0).to(tl.float32)
             inner = tl.load(slope + token * slope_token + head * slope_head + column, mask=mask, other=0.0)
             out_at = out + token * out_token + head * out_head + column

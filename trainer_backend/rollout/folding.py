@@ -16,6 +16,7 @@ from peft.tuners.lora import LoraLayer
 from torch import nn
 
 from rewardkit.errors import UsageError
+from trainer_backend.model.adapter import beyond_lora, in_use
 
 
 class _Replaced:
@@ -110,9 +111,9 @@ class _SlimLayer(nn.Module):
         self.scale = 1.0
 
     def take(self, lora: Any, dtype: torch.dtype) -> None:
-        active = [name for name in lora.active_adapters if name in lora.lora_A]
+        active = in_use(lora)
         self.a = self.b = None
-        if not lora.disable_adapters and active:
+        if active:
             self.a = lora.lora_A[active[0]].weight.detach().to(dtype)
             self.b = lora.lora_B[active[0]].weight.detach().to(dtype).T
             self.scale = lora.scaling[active[0]]
@@ -130,7 +131,7 @@ def _is_plain(layer: Any) -> bool:
     return (
         type(layer).__name__ in ("Linear", "Linear4bit")
         and sum(name in layer.lora_A for name in layer.active_adapters) <= 1
-        and not (layer.merged or any(layer.use_dora.values()) or any(layer.lora_bias.values()) or layer.lora_variant)
+        and not beyond_lora(layer)
     )
 
 
@@ -147,11 +148,7 @@ def _fold(lora: Any, weight: torch.Tensor) -> None:
     """Write W + s B A into `weight`; the layer's tables are by name, which types do not see."""
     base = lora.get_base_layer().weight
     weight.copy_(base)
-    if lora.disable_adapters:
-        return
-    for adapter in lora.active_adapters:
-        if adapter not in lora.lora_A:
-            continue
+    for adapter in in_use(lora):
         a, b, scale = lora.lora_A[adapter].weight, lora.lora_B[adapter].weight, lora.scaling[adapter]
         if base.dtype == a.dtype:
             weight.addmm_(b, a, alpha=scale)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,18 +10,17 @@ from typing import Any
 import torch
 from torch import nn
 
+from trainer_backend.model.adapter import first_line
 from trainer_backend.model.forward import (
-    PROBE,
     SAME_STATES,
-    Branch,
+    apart,
     base_of,
     decoder_of,
     hidden_states,
-    precision,
     text_config,
+    trial,
 )
-from trainer_backend.model.modes import evaluating
-from trainer_backend.model.streamed.layer import Block, Kept, Line, Segment, backward, forward, segments_of
+from trainer_backend.model.streamed.layer import Block, Kept, Line, Segment, backward, forward
 from trainer_backend.model.streamed.projection import Projection, Unfit
 from trainer_backend.ops.elementwise import Activation, Norm, wide
 
@@ -147,24 +147,25 @@ def streamed_of(model: nn.Module, dtype: torch.dtype, *, chunk: int = CHUNK) -> 
         activation = _activation(text_config(model))
         blocks = tuple(_block(layer, activation) for layer in decoder.layers)
         found = Streamed(model, blocks, _norm(decoder.norm), chunk)
-        apart = _disagreement(found, dtype)
+        distance = _disagreement(found, dtype)
     except Unfit as error:
         return str(error)
     except Exception as error:  # a model that cannot be taken apart this way says so in its own way
-        return f"{type(base_of(model)).__name__}: {type(error).__name__}"
+        return f"{type(base_of(model)).__name__}: {type(error).__name__}: {first_line(error)}"
     limit = SAME_STATES[dtype]
-    if not apart <= limit:
-        return f"streamed layers are {apart:.1e} from those of {type(base_of(model)).__name__} (at most {limit:.0e})"
+    if not distance <= limit:
+        return f"streamed layers are {distance:.1e} from those of {type(base_of(model)).__name__} (at most {limit:.0e})"
     return found
 
 
 def _check_config(model: nn.Module) -> None:
     config = text_config(model)
-    kinds = getattr(config, "layer_types", None) or ()
-    if getattr(config, "sliding_window", None) and (not kinds or set(kinds) != {"full_attention"}):
-        raise Unfit("attention with a sliding window")
-    if kinds and set(kinds) != {"full_attention"}:
-        raise Unfit(f"layers with {sorted(set(kinds) - {'full_attention'})[0].replace('_', ' ')}")
+    kinds = getattr(config, "layer_types", None)
+    if kinds is None and getattr(config, "sliding_window", None):
+        kinds = ["sliding_attention"]
+    for kind in kinds or ():
+        if kind != "full_attention":
+            raise Unfit(f"layers with {kind.replace('_', ' ')}")
     if getattr(config, "attention_dropout", 0.0):
         raise Unfit("attention with dropout")
 
@@ -223,18 +224,11 @@ def _norm(module: Any) -> Norm:
     raise Unfit(f"a {type(module).__name__} that is no norm by the root of the mean square")
 
 
-@torch.no_grad()
 def _disagreement(streamed: Streamed, dtype: torch.dtype) -> float:
     """Return how far streamed hidden states are from the model's own: two rows in a line, in chunks of four tokens."""
-    model = streamed.model
-    embedding = base_of(model).get_input_embeddings().weight
-    rows, width = PROBE
-    size = int(text_config(model).vocab_size)
-    ids = (torch.arange(1, 1 + rows * width, device=embedding.device) * 7919 % size).view(PROBE)
-    positions = torch.arange(width, device=embedding.device).repeat(rows)
-    branches = [Branch(at * width, (at + 1) * width, ()) for at in range(rows)]
-    with evaluating(model), precision(embedding.device, dtype):
-        theirs = hidden_states(model, ids).flatten(0, 1).double()
-        tried = Streamed(model, streamed.blocks, streamed.norm, 4)
-        ours = tried.hidden_states(ids.flatten(), positions, segments_of(branches)).double()
-    return float((ours - theirs).norm() / theirs.norm().clamp(min=1e-30))
+    with trial(streamed.model, dtype) as ids:
+        rows, width = ids.shape
+        positions = torch.arange(width, device=ids.device).repeat(rows)
+        segments = [Segment(at, at + width) for at in range(0, rows * width, width)]
+        ours = dataclasses.replace(streamed, chunk=4).hidden_states(ids.flatten(), positions, segments)
+        return apart(ours, hidden_states(streamed.model, ids).flatten(0, 1))

@@ -14,6 +14,7 @@ import torch
 from peft.tuners.lora import LoraLayer
 from torch import nn
 
+from trainer_backend.model.adapter import beyond_lora, in_use
 from trainer_backend.ops.elementwise import wide
 from trainer_backend.ops.kernels import tiles_for
 
@@ -56,13 +57,9 @@ class Projection:
 
     def _adapters(self) -> list[tuple[nn.Parameter, nn.Parameter, float]]:
         # Asked for each time: the reference policy is the model with the adapter off, or with another one.
-        if self.lora is None or self.lora.disable_adapters:
-            return []
-        return [
-            (self.lora.lora_A[name].weight, self.lora.lora_B[name].weight, float(self.lora.scaling[name]))
-            for name in self.lora.active_adapters
-            if name in self.lora.lora_A
-        ]
+        lora = self.lora
+        names = in_use(lora) if lora is not None else []
+        return [(lora.lora_A[name].weight, lora.lora_B[name].weight, float(lora.scaling[name])) for name in names]
 
     def _weight(self, dtype: torch.dtype) -> torch.Tensor:
         weight = self.base.weight
@@ -80,10 +77,9 @@ def _check_lora(layer: Any) -> None:
     Raises:
         Unfit: It is.
     """
-    if layer.merged:
-        raise Unfit("an adapter that is merged into the weights")
-    if any(layer.use_dora.values()) or any(layer.lora_bias.values()) or layer.lora_variant:
-        raise Unfit("an adapter that is more than LoRA (DoRA, or with a bias)")
+    more = beyond_lora(layer)
+    if more:
+        raise Unfit(more)
     if any(type(one) is not nn.Identity and getattr(one, "p", 1.0) for one in layer.lora_dropout.values()):
         raise Unfit("an adapter with dropout")
     if layer.lora_embedding_A or not layer.lora_A:
@@ -131,11 +127,10 @@ class Opened:
             out: Where it is written to; may be x itself.
             inputs: Whether it is wanted at all.
         """
-        low_slopes = []
+        low_slopes, tiles = [], tiles_for(x)
         for at, (a, b, scale) in enumerate(self.adapters):
             low_slope = (slope @ b).mul_(scale)
             low = (x @ a.T).mul_(scale)
-            tiles = tiles_for(x)
             tiles.add_product(self.sums[2 * at], low_slope.T, x)
             tiles.add_product(self.sums[2 * at + 1], slope.T, low)
             low_slopes.append(low_slope)
