@@ -4,19 +4,21 @@ A row is a prompt and one completion, as token ids. A micro-step is what one for
 rows, as many as a token budget allows, the longest first, so that the largest memory is seen at once and not after an
 hour.
 
-Two layouts hold the same rows:
+Three layouts hold the same rows:
 
 * apart: a sequence is `prompt + completion`, padded on the right;
 * shared: rows that begin alike stand in one sequence, in the order of their tokens, and each brings only what the row
   before it does not have. Each token sees what comes before it in its own row, and its position is its place there.
   What begins alike is computed once, and what flows back into it is the sum over its rows. With a prompt of P tokens
   and G completions of R, P + G R tokens at most take the place of G (P + R); completions that begin alike, and prompts
-  with the same instructions, save more.
+  with the same instructions, save more;
+* line: such sequences stand end to end in one, without padding, and see nothing of each other. There is no mask:
+  streamed layers (`model.streamed`) go by the branches.
 
 | name | meaning |
 | --- | --- |
 | row | a prompt with one completion; `MicroStep.rows` are their places in the list that was given |
-| sequence | a row of `input_ids`: one row (apart), or rows that begin alike (shared) |
+| sequence | a row of `input_ids`: one row (apart), rows that begin alike (shared), or all of a micro-step (line) |
 | width | tokens of the longest sequence |
 | tokens | tokens of the longest completion: masks and log-probs are [rows, tokens] |
 | counted | completion tokens of all rows, in one line |
@@ -28,6 +30,7 @@ The last token of a completion predicts nothing, so it is never fed to the model
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -36,12 +39,12 @@ import torch
 
 from trainer_backend.errors import TensorError
 from trainer_backend.model.forward import Branch, prefix_mask
-from trainer_backend.plan import MERGED_WIDTH, PADDED, SHARED_WIDTH, WORTH
+from trainer_backend.plan import LINE_WORTH, MERGED_WIDTH, PADDED, SHARED_WIDTH, WORTH
 
 Numbers: TypeAlias = "Sequence[float] | torch.Tensor"
 """One number a token: a sequence, or a tensor with one dimension."""
 
-Layout: TypeAlias = Literal["apart", "shared"]
+Layout: TypeAlias = Literal["apart", "shared", "line"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,8 +105,9 @@ class MicroStep:
 
     Attributes:
         rows: Places in the list of rows that was given.
+        layout: How the rows lie.
         input_ids: int64 [sequences, width], padded on the right with 0.
-        branches: Of each sequence, how its rows share it; None: every sequence is one row.
+        branches: Of each sequence, how its rows share it; None: every sequence is one row. Never None for a line.
         position_ids: int64 [sequences, width].
         mask: bool [rows, tokens].
         targets: int64 [distinct].
@@ -118,6 +122,7 @@ class MicroStep:
     """
 
     rows: tuple[int, ...]
+    layout: Layout
     input_ids: torch.Tensor
     branches: tuple[Sequence[Branch], ...] | None
     position_ids: torch.Tensor
@@ -138,7 +143,12 @@ class MicroStep:
         """Who sees whom, bool [sequences, 1, width, width]; None: causal, which right padding leaves exact.
 
         Made when it is asked for: those of all micro-steps together would not be small.
+
+        Raises:
+            TensorError: The layout is "line", which is as long as memory allows, and its mask the square of that.
         """
+        if self.layout == "line":
+            raise TensorError("a line has no mask: who sees whom is in its branches")
         if self.branches is None:
             return None
         return prefix_mask(self.branches, self.input_ids.shape[1], self.input_ids.device)
@@ -175,8 +185,9 @@ def micro_steps(
         rows: The rows of an optimizer batch.
         token_budget: Tokens of a micro-step at most, padding included; None: all in one. With one, sequences are also
             padded to `plan.PADDED` times their tokens at most, and rows alone stand in other micro-steps than rows
-            that share: they need no mask.
-        layout: "shared" lets rows that begin alike share their beginning where that saves enough tokens (`plan.WORTH`).
+            that share: they need no mask. A line has neither padding nor mask.
+        layout: "shared" lets rows that begin alike share their beginning where that saves enough tokens (`plan.WORTH`),
+            "line" likewise from less on (`plan.LINE_WORTH`).
         places: Which of the rows to take; None: all that count.
         device: Where the tensors are made.
 
@@ -186,26 +197,30 @@ def micro_steps(
     if token_budget is not None and token_budget < 1:
         raise TensorError(f"token_budget is at least 1 token, got {token_budget}")
     chosen = [at for at, row in enumerate(rows) if row.in_loss] if places is None else list(places)
-    lines = _lines(rows, chosen, token_budget) if layout == "shared" else [_Line(rows, at) for at in chosen]
+    lines = [_Line(rows, at) for at in chosen] if layout == "apart" else _lines(rows, chosen, token_budget, layout)
     # Ties are broken by place, so that the same rows always give the same micro-steps.
     lines.sort(key=lambda line: (-line.width, line.rows))
     if token_budget is None:
         steps = [lines] if lines else []
+    elif layout == "line":
+        steps = _packed(lines, token_budget, padding=False)
     else:
         alone, sharing = ([line for line in lines if (len(line.rows) > 1) is many] for many in (False, True))
         steps = [*_packed(sharing, token_budget), *_packed(alone, token_budget)]
-        steps.sort(key=lambda step: -step[0].width)
-    return [_micro_step(rows, step, torch.device(device)) for step in steps]
+    if layout == "line":
+        steps = [[_end_to_end(step)] for step in steps]
+    steps.sort(key=lambda step: -step[0].width)
+    return [_micro_step(rows, step, layout, torch.device(device)) for step in steps]
 
 
-def _packed(lines: Sequence[_Line], token_budget: int) -> list[list[_Line]]:
-    """Return sequences, the widest first, in micro-steps."""
+def _packed(lines: Sequence[_Line], token_budget: int, *, padding: bool = True) -> list[list[_Line]]:
+    """Return sequences, the widest first, in micro-steps; `padding`: whether each takes the width of the widest."""
     steps: list[list[_Line]] = []
     fed = 0
     for line in lines:
         fed += line.width
-        padded = steps and (len(steps[-1]) + 1) * steps[-1][0].width
-        if padded and padded <= min(token_budget, PADDED * fed):
+        taken = (len(steps[-1]) + 1) * steps[-1][0].width if steps and padding else fed
+        if steps and taken <= min(token_budget, PADDED * fed):
             steps[-1].append(line)
         else:
             steps.append([line])
@@ -246,18 +261,40 @@ class _Line:
             self.branches.append(Branch(start, stop, before))
         self.paths.append([*before, *range(start, stop)])
 
+    def append(self, other: _Line) -> None:
+        """Put another sequence behind this one; neither sees anything of the other."""
+        at = self.width
+        self.rows += other.rows
+        self.ids += other.ids
+        self.positions += other.positions
+        self.branches += [
+            Branch(at + one.start, at + one.stop, [at + column for column in one.before]) for one in other.branches
+        ]
+        self.paths += [[at + column for column in path] for path in other.paths]
+
+
+def _end_to_end(lines: Sequence[_Line]) -> _Line:
+    whole = lines[0]
+    for line in lines[1:]:
+        whole.append(line)
+    return whole
+
 
 def _fed(row: Row) -> tuple[int, ...]:
     return (*row.prompt_ids, *row.completion_ids[:-1])
 
 
-def _lines(rows: Sequence[Row], places: Sequence[int], token_budget: int | None) -> list[_Line]:
+def _lines(rows: Sequence[Row], places: Sequence[int], token_budget: int | None, layout: Layout) -> list[_Line]:
     """Return the sequences of rows that share how they begin.
 
     In the order of their tokens no row has more in common with an earlier one than with the one before it, so the
-    sequences are the walks of a tree of prefixes.
+    sequences are the walks of a tree of prefixes. Where a mask is made, its square bounds their width; in a line, whose
+    blocks of attention are computed only where rows see each other, nothing but the budget does.
     """
-    most = min(SHARED_WIDTH, token_budget or SHARED_WIDTH)
+    worth, widest, merged = (
+        (LINE_WORTH, sys.maxsize, sys.maxsize) if layout == "line" else (WORTH, SHARED_WIDTH, MERGED_WIDTH)
+    )
+    most = min(widest, token_budget or widest)
     completions: dict[tuple[int, ...], int] = {}  # tokens of all rows of a prompt
     for at in places:
         completions[rows[at].prompt_ids] = completions.get(rows[at].prompt_ids, 0) + rows[at].length - 1
@@ -266,12 +303,12 @@ def _lines(rows: Sequence[Row], places: Sequence[int], token_budget: int | None)
     for fed, at in sorted((_fed(rows[at]), at) for at in places):
         common, prompt = _in_common(last, fed), rows[at].prompt_ids
         joins = False
-        if lines and common * WORTH >= (WORTH - 1.0) * len(fed):
+        if lines and common * worth >= (worth - 1.0) * len(fed):
             if rows[lines[-1].rows[-1]].prompt_ids == prompt:
                 joins = lines[-1].width + len(fed) - common <= most
             else:  # with all of its rows, or not at all
                 whole = len(prompt) - min(common, len(prompt)) + completions[prompt]
-                joins = lines[-1].width + whole <= min(most, MERGED_WIDTH)
+                joins = lines[-1].width + whole <= min(most, merged)
         if joins:
             lines[-1].add(at, fed, common)
         else:
@@ -286,12 +323,12 @@ def _in_common(one: Sequence[int], other: Sequence[int]) -> int:
     return next((at for at in range(most) if one[at] != other[at]), most)
 
 
-def _micro_step(rows: Sequence[Row], lines: Sequence[_Line], device: torch.device) -> MicroStep:
+def _micro_step(rows: Sequence[Row], lines: Sequence[_Line], layout: Layout, device: torch.device) -> MicroStep:
     order = tuple(at for line in lines for at in line.rows)
     lengths = tuple(rows[at].length for at in order)
     width = max(line.width for line in lines)
     tokens = max(lengths)
-    shared = any(len(line.rows) > 1 for line in lines)
+    branched = layout == "line" or any(len(line.rows) > 1 for line in lines)
     ids, positions = [], []
     distinct: dict[tuple[int, int], int] = {}
     repeats: list[int] = []
@@ -301,7 +338,7 @@ def _micro_step(rows: Sequence[Row], lines: Sequence[_Line], device: torch.devic
         ids.append(line.ids + [0] * missing)
         # Without a mask positions go on over padding: places that start again would be read as packed sequences. With
         # one they must not: a shared sequence is wider than any row, and models have a largest position.
-        positions.append(line.positions + ([0] * missing if shared else list(range(line.width, width))))
+        positions.append(line.positions + ([0] * missing if branched else list(range(line.width, width))))
         for at, path in zip(line.rows, line.paths, strict=True):
             from_prompt = path[len(rows[at].prompt_ids) - 1 :]
             for column, target in zip(from_prompt, rows[at].completion_ids, strict=True):
@@ -313,8 +350,9 @@ def _micro_step(rows: Sequence[Row], lines: Sequence[_Line], device: torch.devic
     mask = torch.arange(tokens).unsqueeze(0) < numbers.unsqueeze(1)
     return MicroStep(
         rows=order,
+        layout=layout,
         input_ids=torch.tensor(ids, device=device),
-        branches=tuple(line.branches for line in lines) if shared else None,
+        branches=tuple(line.branches for line in lines) if branched else None,
         position_ids=torch.tensor(positions, device=device),
         mask=mask.to(device),
         targets=torch.tensor([target for _, target in distinct], device=device),

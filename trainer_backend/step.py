@@ -24,7 +24,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -35,10 +35,11 @@ from trainer_backend.context import Context, LossFunction, Totals, top_entropy_m
 from trainer_backend.errors import TensorError
 from trainer_backend.loss import Loss, clipped_rows, gradients, metrics
 from trainer_backend.mismatch import mismatch
-from trainer_backend.model.forward import Dense, precision
+from trainer_backend.model.forward import Dense, precision, score_states
 from trainer_backend.model.forward import score as score_tokens
 from trainer_backend.model.modes import evaluating, learning
 from trainer_backend.model.offload import LayerInputs
+from trainer_backend.model.streamed import Streamed, segments_of
 from trainer_backend.ops import Head, LinearLogps
 from trainer_backend.parallel import World
 
@@ -53,9 +54,14 @@ class Policy:
         model: A causal language model, with or without an adapter around it; what asks for a gradient is trained.
         head: From `model.forward.head_of`.
         dtype: What forward passes compute in.
-        layout: "shared" where the model allows rows to share their beginning (`batch`).
+        layout: "shared" where the model allows rows to share their beginning, "line" where its layers are streamed
+            (`batch`).
         reference: Makes the model the reference policy for as long as its context is open; needed for a KL.
         store: Where the inputs of checkpointed layers wait, where that is on the host (`model.offload`).
+        streamed: The model's decoder with its layers streamed, with the layout "line"; None: its own layers.
+
+    Raises:
+        TensorError: Layers are streamed in another layout, or below logits in place of a head.
     """
 
     model: nn.Module
@@ -64,6 +70,15 @@ class Policy:
     layout: Layout = "apart"
     reference: Callable[[nn.Module], AbstractContextManager[object]] | None = None
     store: LayerInputs | None = None
+    streamed: Streamed | None = None
+
+    def __post_init__(self) -> None:
+        if (self.streamed is not None) != (self.layout == "line"):
+            raise TensorError(f'streamed layers, and no others, take rows in a "line"; the layout is {self.layout!r}')
+        if self.streamed is not None and not isinstance(self.head, Head):
+            raise TensorError(
+                "streamed layers end in hidden states, which need a head: this one takes the model's logits"
+            )
 
     @property
     def device(self) -> torch.device:
@@ -352,19 +367,25 @@ def _forward(
     policy: Policy, step: MicroStep, settings: StepSettings, entropy: Literal["none", "value", "gradient"]
 ) -> LinearLogps:
     anchors = None if step.rollout_logps is None else step.gather(step.rollout_logps).index_select(0, step.firsts)
+    how: dict[str, Any] = {"temperature": settings.temperature, "anchors": anchors, "entropy": entropy}
     with precision(policy.device, policy.dtype):
-        found = score_tokens(
-            policy.model,
-            policy.head,
-            input_ids=step.input_ids,
-            attention_mask=step.attention_mask,
-            position_ids=step.position_ids,
-            where=step.sources,
-            targets=step.targets,
-            temperature=settings.temperature,
-            anchors=anchors,
-            entropy=entropy,
-        )
+        if policy.streamed is not None:
+            assert isinstance(policy.head, Head) and step.branches is not None  # as Policy and a line have them
+            (ids,), (positions,), (branches,) = step.input_ids, step.position_ids, step.branches
+            # A store on the host for streamed layers' inputs is handed over here.
+            states = policy.streamed.hidden_states(ids, positions, segments_of(branches)).index_select(0, step.sources)
+            found = score_states(states, policy.head, step.targets, **how)
+        else:
+            found = score_tokens(
+                policy.model,
+                policy.head,
+                input_ids=step.input_ids,
+                attention_mask=step.attention_mask,
+                position_ids=step.position_ids,
+                where=step.sources,
+                targets=step.targets,
+                **how,
+            )
     entropies = None if found.entropies is None else found.entropies.index_select(0, step.repeats)
     return LinearLogps(found.logps.index_select(0, step.repeats), entropies)
 

@@ -33,9 +33,13 @@ def seen_by(step: MicroStep, source: int) -> list[int]:
     width = step.input_ids.shape[1]
     sequence, column = divmod(source, width)
     ids, places = step.input_ids[sequence].tolist(), step.position_ids[sequence].tolist()
-    if step.attention_mask is None:
+    if step.branches is None:
         sees = [at <= column for at in range(width)]
+    elif step.layout == "line":
+        (own,) = (branch for branch in step.branches[sequence] if branch.start <= column < branch.stop)
+        sees = [at in own.before or own.start <= at <= column for at in range(width)]
     else:
+        assert step.attention_mask is not None
         sees = step.attention_mask[sequence, 0, column].tolist()
     order = sorted((places[at], ids[at]) for at in range(width) if sees[at])
     assert [place for place, _ in order] == list(range(len(order))), "positions go on without a gap"
@@ -61,7 +65,7 @@ SETS = {
 
 
 @pytest.mark.parametrize("budget", [None, 1, 12, 25, 60])
-@pytest.mark.parametrize("layout", ["apart", "shared"])
+@pytest.mark.parametrize("layout", ["apart", "shared", "line"])
 @pytest.mark.parametrize("rows", SETS.values(), ids=SETS)
 def test_each_token_is_predicted_from_its_own_prompt_and_what_came_before(
     rows: list[Row], layout: Any, budget: Any
@@ -82,7 +86,7 @@ def test_each_token_is_predicted_from_its_own_prompt_and_what_came_before(
     assert found == {at: row.length for at, row in enumerate(rows)}
 
 
-@pytest.mark.parametrize("layout", ["apart", "shared"])
+@pytest.mark.parametrize("layout", ["apart", "shared", "line"])
 def test_longest_first_and_within_the_budget(layout: Any) -> None:
     dice = random.Random(3)
     rows = rows_of(*[(dice.randrange(5), dice.randrange(1, 30)) for _ in range(60)])
@@ -120,6 +124,50 @@ def test_shared_sequences_stay_below_the_width_that_a_mask_can_have() -> None:
     assert sum(step.tokens for step in steps) < 10 * 1999
 
 
+def test_a_line_holds_real_tokens_only_and_as_many_as_the_budget_allows() -> None:
+    dice = random.Random(1)
+    rows = [
+        Row((at, at + 1), tuple(dice.choices(range(9, 99), k=dice.randrange(1, 50))), 1.0) for at in range(100, 140)
+    ]
+    fed = [len(row.prompt_ids) + row.length - 1 for row in rows]
+    (whole,) = micro_steps(rows, layout="line")
+    assert whole.input_ids.shape == (1, sum(fed)) and whole.tokens == sum(fed)
+    steps = micro_steps(rows, 200, layout="line")
+    assert [step.tokens for step in steps] == [sum(fed[at] for at in step.rows) for step in steps]
+    left = sorted(fed)  # the longest first: a micro-step ends where the next row has no room
+    for step in sorted(steps, key=lambda step: -max(fed[at] for at in step.rows)):
+        held = sorted(fed[at] for at in step.rows)
+        assert left[-len(held) :] == held
+        del left[-len(held) :]
+        assert step.tokens <= 200 and (not left or step.tokens + left[-1] > 200)
+
+
+def test_a_line_shares_what_a_mask_would_be_too_large_for() -> None:
+    prompt = tuple(range(1, 1001))
+    rows = [Row(prompt, tuple(range(at, at + 1000)), 1.0) for at in range(1001, 1011)]
+    (step,) = micro_steps(rows, None, layout="line")
+    assert step.tokens == 1000 + 10 * 999 > SHARED_WIDTH
+    rows = [Row((*range(500), task), tuple(range(1000, 1200)), 1.0) for task in range(12)]
+    (step,) = micro_steps(rows, None, layout="line")
+    assert step.tokens == 500 + 12 * 200 > MERGED_WIDTH
+
+
+def test_a_line_shares_a_prompt_from_less_on() -> None:
+    """3 prompt tokens of rows of 42: a seventh less would have to be saved for a mask, a fiftieth in a line."""
+    (step,) = micro_steps(rows_of((0, 40), (0, 40)), layout="line")
+    assert step.tokens == 3 + 39 + 39
+    (step,) = micro_steps(rows_of((0, 400), (0, 400)), layout="line")
+    assert step.tokens == 2 * 402
+
+
+def test_a_line_has_no_mask() -> None:
+    for rows in (SETS["different"], SETS["different"][:1]):
+        (step,) = micro_steps(rows, layout="line")
+        with pytest.raises(TensorError, match="a line has no mask"):
+            _ = step.attention_mask
+        assert step.branches is not None
+
+
 def prefixes(rows: list[Row]) -> int:
     """How many different beginnings the rows have: the tokens that must be computed, by definition."""
     fed = [(*row.prompt_ids, *row.completion_ids[:-1]) for row in rows]
@@ -129,8 +177,9 @@ def prefixes(rows: list[Row]) -> int:
 def test_what_begins_alike_is_computed_once() -> None:
     for seed in range(20):
         rows = [Row((1, 2, 3, 4), one.completion_ids, 1.0) for one in alike(seed, 20)]
-        (step,) = micro_steps(rows, layout="shared")
-        assert step.tokens == prefixes(rows)
+        for layout in ("shared", "line"):
+            (step,) = micro_steps(rows, layout=layout)
+            assert step.tokens == prefixes(rows)
         found = {(row.prompt_ids + row.completion_ids)[:stop] for row in rows for stop in range(5, 5 + row.length)}
         assert len(step.targets) == len(found)
 

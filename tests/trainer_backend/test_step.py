@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch", reason="the trainer needs torch")
 pytest.importorskip("transformers", reason="the models of these tests are transformers'")
 pytest.importorskip("peft", reason="the adapters of these tests are peft's")
 
-from tiny_policies import KeepGradients, dense_loss, make_rows, near, tiny_policy  # noqa: E402
+from tiny_policies import KeepGradients, dense_loss, laid_out, make_rows, near, tiny_policy  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from rewardkit.errors import OptionError  # noqa: E402
@@ -69,11 +69,11 @@ def apart(policy: Policy) -> Policy:
 # ---------------------------------------------------------------------------------- against autograd on the whole batch
 
 
-@pytest.mark.parametrize("layout", ["apart", "shared"])
+@pytest.mark.parametrize("layout", ["apart", "shared", "line"])
 @pytest.mark.parametrize("kind", ["llama", "qwen2"])
 @pytest.mark.parametrize("name", sorted(PRESETS))
 def test_gradient_of_every_preset_is_that_of_plain_autograd(name: str, kind: str, layout: Any) -> None:
-    policy = dataclasses.replace(tiny_policy(kind), layout=layout)
+    policy = laid_out(tiny_policy(kind), layout)
     rows = near(policy, make_rows(1))
     for given in (rows, [dataclasses.replace(row, old_logps=None) for row in rows]):
         how = settings(preset(name))
@@ -107,10 +107,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("layout", ["apart", "shared"])
+@pytest.mark.parametrize("layout", ["apart", "shared", "line"])
 @pytest.mark.parametrize("name", sorted(VARIANTS))
 def test_gradient_of_every_option_is_that_of_plain_autograd(name: str, layout: Any) -> None:
-    policy = dataclasses.replace(tiny_policy("llama"), layout=layout)
+    policy = laid_out(tiny_policy("llama"), layout)
     rows = near(policy, make_rows(2))
     how = settings(**VARIANTS[name])
     expected_loss, expected = dense_loss(policy, rows, how)

@@ -11,16 +11,17 @@ from typing import Any
 import torch
 from peft import LoraConfig, get_peft_model
 from torch import nn
-from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
 from trainer_backend.batch import Layout, Row
 from trainer_backend.context import Context, top_entropy_mask
 from trainer_backend.loss import Loss
 from trainer_backend.model.forward import head_of, shares_prefixes
+from trainer_backend.model.streamed import Streamed, streamed_of
 from trainer_backend.step import Policy, StepSettings
 
 VOCABULARY = 97
-KINDS = {"llama": LlamaConfig, "qwen2": Qwen2Config}
+KINDS = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config}
 
 
 def tiny_model(kind: str = "llama", dtype: torch.dtype = torch.float64, *, seed: int = 0, **changes: Any) -> Any:
@@ -81,6 +82,15 @@ def policy_of(model: Any, dtype: torch.dtype | None = None) -> Policy:
     found = dtype or next(weight.dtype for weight in model.parameters() if weight.is_floating_point())
     layout: Layout = "shared" if shares_prefixes(model, found) else "apart"
     return Policy(model, head_of(model, found), found, layout, adapter_off)
+
+
+def laid_out(policy: Policy, layout: Layout, chunk: int = 7) -> Policy:
+    """The policy with its rows in another layout; in a line its layers are streamed."""
+    streamed = None
+    if layout == "line":
+        streamed = streamed_of(policy.model, policy.dtype, chunk=chunk)
+        assert isinstance(streamed, Streamed), streamed
+    return dataclasses.replace(policy, layout=layout, streamed=streamed)
 
 
 def make_rows(seed: int = 0, *, groups: int = 3, size: int = 4, old: bool = False, rollout: bool = True) -> list[Row]:

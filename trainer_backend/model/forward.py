@@ -148,20 +148,38 @@ def score(
         temperature, anchors, entropy: As for `ops.linear_logps`.
     """
     if isinstance(head, Head):
-        states = hidden_states(model, input_ids, attention_mask, position_ids)
-        # index_select gathers into one piece of memory: torch's CPU kernels are 100 times slower on strided rows.
-        rows = states.flatten(0, 1).index_select(0, where).to(head.weight.dtype)
-        return linear_logps(
-            rows,
-            head,
-            targets,
-            temperature=temperature,
-            anchors=anchors,
-            entropy=entropy,
-            inplace=torch.is_grad_enabled() and rows.requires_grad and not head.trained and entropy != "gradient",
-        )
+        states = hidden_states(model, input_ids, attention_mask, position_ids).flatten(0, 1).index_select(0, where)
+        return score_states(states, head, targets, temperature=temperature, anchors=anchors, entropy=entropy)
     logits = logits_of(model, input_ids, attention_mask, position_ids).flatten(0, 1).index_select(0, where)
     return _from_logits(logits, targets, temperature, entropy)
+
+
+def score_states(
+    states: torch.Tensor,
+    head: Head,
+    targets: torch.Tensor,
+    *,
+    temperature: float | torch.Tensor = 1.0,
+    anchors: torch.Tensor | None = None,
+    entropy: Literal["none", "value", "gradient"] = "none",
+) -> LinearLogps:
+    """Return the log-probs of `targets` by the head, as `score` does, from hidden states that are there.
+
+    Args:
+        states: [tokens, hidden], of the token before each target, gathered into one piece of memory (torch's CPU
+            kernels are 100 times slower on strided rows). Nobody else's: their gradient may be written over them.
+        head, targets, temperature, anchors, entropy: As for `score`.
+    """
+    rows = states.to(head.weight.dtype)
+    return linear_logps(
+        rows,
+        head,
+        targets,
+        temperature=temperature,
+        anchors=anchors,
+        entropy=entropy,
+        inplace=torch.is_grad_enabled() and rows.requires_grad and not head.trained and entropy != "gradient",
+    )
 
 
 def _from_logits(

@@ -24,6 +24,7 @@ from trainer_backend.plan.search import longest_context, make_plan, why
 from trainer_backend.plan.shape import Shape, shape_of
 from trainer_backend.plan.terms import (
     GB,
+    LINE_WORTH,
     MERGED_WIDTH,
     PADDED,
     PREFILL,
@@ -42,6 +43,7 @@ from trainer_backend.plan.terms import (
 
 __all__ = [
     "GB",
+    "LINE_WORTH",
     "MERGED_WIDTH",
     "PADDED",
     "PREFILL",

@@ -89,6 +89,9 @@ MERGED_WIDTH = 2_048
 WORTH = 1.15
 """A row joins the one before it in a sequence when that saves at least this factor of its tokens."""
 
+LINE_WORTH = 1.02
+"""The same in a line, where there is no mask: what is shared costs one more block of attention for a chunk."""
+
 PADDED = 1.5
 """What sequences of different widths in one micro-step are padded to at most, as a factor of their tokens."""
 
