@@ -269,6 +269,7 @@ class Run:
                 "processes": self.world.size,
                 "plan": room.plan.sentence() if room is not None else None,
                 "head": loaded.head.reason if isinstance(loaded.head, Dense) else "linear",
+                "streamed": self.ready.streamed,
             },
             step=self.step,
             steps=self.steps,

@@ -39,6 +39,7 @@ from trainer_backend.model import adapter
 from trainer_backend.model.forward import Dense
 from trainer_backend.model.load import Loaded, Source, find, load, load_tokenizer, pick_dtype, quantization_of
 from trainer_backend.model.offload import LayerInputs, checkpoint_layers, mover_for
+from trainer_backend.model.streamed import Streamed, streamed_of
 from trainer_backend.rollout.options import SamplingOptions
 from trainer_backend.rollout.transformers_sampler import TransformersSampler
 from trainer_backend.rollout.types import Sampler
@@ -445,9 +446,9 @@ def model_settings(job: Job) -> Any:
         return None
 
 
-def _known(room: Room, loaded: Loaded) -> Room:
+def _known(room: Room, loaded: Loaded, streams: bool) -> Room:
     """Return the plan, now that the model was tried out."""
-    task = replace(room.task, shared=loaded.shares_prefixes, dense=isinstance(loaded.head, Dense))
+    task = replace(room.task, shared=loaded.shares_prefixes, dense=isinstance(loaded.head, Dense), streams=streams)
     plan = planning.make_plan(task, room.config, free=room.free, free_host=room.free_host)
     return replace(room, task=task, plan=plan)
 
@@ -466,6 +467,7 @@ class Ready:
         sampler: Draws from the model as it is.
         room: The plan; None where there is none.
         start: The adapter as training found it, for `adapter.norm_of_change`.
+        streamed: Whether layers are streamed, in words; where the model has none that can be, the reason.
         store: Where layer inputs wait for the backward pass; None: where they were made.
         undo: Takes the checkpoints off the model's layers; None: there are none.
     """
@@ -476,6 +478,7 @@ class Ready:
     sampler: Sampler
     room: Room | None
     start: Mapping[str, torch.Tensor]
+    streamed: str
     store: LayerInputs | None = None
     undo: Callable[[], None] | None = None
 
@@ -510,21 +513,30 @@ def make_ready(
     loaded = load(
         config, model=job.model, processing_class=encoded.tokenizer, peft_config=job.peft_config, device=device
     )
-    room = _known(room, loaded) if room is not None else None
+    found = _streamed(loaded)
+    room = _known(room, loaded, isinstance(found, Streamed)) if room is not None else None
+    path = room.plan.path if room is not None else None
     start = adapter.snapshot(loaded.model)
     if restore is not None:
         restore(loaded)
-    store = undo = None
-    if room is not None and room.plan.checkpointing:
-        store = LayerInputs(mover_for(device, room.free_host)) if room.plan.mode == "offload" else None
+    store = undo = streamed = None
+    if room is not None and path is not None and path.streamed:
+        assert isinstance(found, Streamed)  # `_known` has planned with it
+        streamed = replace(found, keep_attention=path.keeps_attention)
+    elif room is not None and path is not None and path.checkpointing:
+        store = LayerInputs(mover_for(device, room.free_host)) if path.mode == "offload" else None
         undo = checkpoint_layers(loaded.model, store)
+        if isinstance(found, str):
+            note = f"layers are computed again whole and not streamed in chunks, which would take less memory: {found}"
+            loaded = replace(loaded, notes=(*loaded.notes, note))
     policy = Policy(
         loaded.model,
         loaded.head,
         loaded.dtype,
-        "shared" if loaded.shares_prefixes else "apart",
+        "line" if streamed is not None else "shared" if loaded.shares_prefixes else "apart",
         reference=_reference,
         store=store,
+        streamed=streamed,
     )
     settings = StepSettings(
         loss=preset(config.loss_type, **config.loss_changes),
@@ -537,7 +549,15 @@ def make_ready(
     sampler = make_sampler(job, loaded, encoded.longest, room)
     if sampler.differs:
         loaded = replace(loaded, notes=(*loaded.notes, f"{sampler.differs}. {_corrected(config)}"))
-    return Ready(loaded, policy, settings, sampler, room, start, store, undo)
+    used = found if isinstance(found, str) else "yes" if streamed is not None else "no"
+    return Ready(loaded, policy, settings, sampler, room, start, used, store, undo)
+
+
+def _streamed(loaded: Loaded) -> Streamed | str:
+    """Return the model's decoder with its layers streamed, or why it has none."""
+    if isinstance(loaded.head, Dense):
+        return f"log-probs go through the model's logits: {loaded.head.reason}"
+    return streamed_of(loaded.model, loaded.dtype)
 
 
 def _corrected(config: GRPOConfig) -> str:

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from live_memory import LiveMemory, saved_bytes
 from saved_models import save_model, tiny_base
-from transformers import AutoModelForCausalLM, Gemma2Config, GPTNeoXConfig, LlamaConfig, Qwen2Config, Qwen3Config
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    GPTNeoXConfig,
+    LlamaConfig,
+    MistralConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
 
 from trainer_backend.batch import Row, micro_steps
 from trainer_backend.config import GRPOConfig
 from trainer_backend.model.forward import Branch, head_of, hidden_states, precision, prefix_mask, score
 from trainer_backend.model.load import add_adapter, load
 from trainer_backend.model.offload import checkpoint_layers
+from trainer_backend.model.streamed import Segment, Streamed, streamed_of
 from trainer_backend.ops.logprob import CHUNK_BYTES, MOST_ROWS
 from trainer_backend.plan import (
     GB,
@@ -33,8 +43,10 @@ from trainer_backend.plan import (
     make_plan,
     nf4_bytes,
     out_of_memory,
+    paths,
     shape_of,
 )
+from trainer_backend.plan.paths import KEEP, OFFLOAD, RECOMPUTE, STREAMED, STREAMED_AGAIN, Path
 
 LLAMA_8B = LlamaConfig(
     vocab_size=128_256,
@@ -106,7 +118,7 @@ def test_the_sizes_of_an_8b_model(shape_8b: Shape) -> None:
     assert adapter_numbers(shape_8b, config(r=32)) == 83_886_080
     found = {
         four: bytes_of(
-            estimate(task(shape_8b), config(load_in_4bit=four), token_budget=8192, checkpointing=True, mode="resident"),
+            estimate(task(shape_8b), config(load_in_4bit=four), token_budget=8192, path=RECOMPUTE),
             "weights",
         )
         for four in (False, True)
@@ -175,8 +187,7 @@ def predicted(family: Any, dtype: torch.dtype, tokens: int, *, checkpointing: bo
         ),
         settings,
         token_budget=tokens,
-        checkpointing=checkpointing,
-        mode="resident",
+        path=RECOMPUTE if checkpointing else KEEP,
     )
     passing = made.total("training") - bytes_of(made, "gaps in the heap")
     return passing + max(made.total("layer"), made.total("head") - CHUNK_BYTES + CHUNK_HERE)
@@ -198,8 +209,7 @@ def test_the_peak_of_a_pass_is_predicted(family: str, dtype: torch.dtype, checkp
 def test_a_cpu_has_as_much_again_for_gaps_between_tensors() -> None:
     shape = shape_of(FAMILIES["llama"]())
     made, gpu = (
-        estimate(task(shape, device=device), config(), token_budget=2048, checkpointing=True, mode="resident")
-        for device in ("cpu", "cuda")
+        estimate(task(shape, device=device), config(), token_budget=2048, path=RECOMPUTE) for device in ("cpu", "cuda")
     )
     gaps = bytes_of(made, "gaps in the heap")
     assert gaps == gpu.training - gpu.total("always")
@@ -224,7 +234,7 @@ def test_the_mask_is_that_of_all_sequences_of_a_micro_step() -> None:
     assert step.attention_mask is not None and step.input_ids.shape == (8, 2104)
     settings = config(max_completion_length=200, num_generations=8, per_device_train_batch_size=128)
     there = task(shape_of(FAMILIES["llama"]()), shared=True)
-    made = estimate(there, settings, token_budget=8 * 2104, checkpointing=True, mode="resident")
+    made = estimate(there, settings, token_budget=8 * 2104, path=RECOMPUTE)
     both = 3 * step.attention_mask.numel()  # as bool, and as what attention adds in bfloat16
     assert both <= bytes_of(made, "attention mask") <= 1.01 * both
     assert SHARED_WIDTH > 512 + 8 * 200
@@ -248,6 +258,92 @@ def test_attention_without_a_fused_kernel_holds_its_scores(
     measured = passes(settings, dtype, 512, checkpointing=checkpointing)
     found = predicted(settings, dtype, 512, checkpointing=checkpointing)
     assert 0.85 * measured <= found <= 1.3 * measured, (found, measured)
+
+
+STREAMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {}),
+    "one head of keys": ("llama", {"num_key_value_heads": 1}),
+    "as many heads of keys": ("llama", {"num_key_value_heads": 4, "head_dim": 16}),
+    "narrow": ("qwen2", {"intermediate_size": 80}),
+    "norms of heads": ("qwen3", {"intermediate_size": 400}),
+}
+
+
+def streamed_pass(
+    name: str, path: Path, dtype: torch.dtype, tokens: int, rows: int, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> tuple[int, int]:
+    """Return the most bytes alive in the pass of a line through streamed layers, and those that are predicted."""
+    family, changes = STREAMS[name]
+    settings = FAMILIES[family]()
+    settings.update(changes)
+    torch.manual_seed(0)
+    model = add_adapter(AutoModelForCausalLM.from_config(settings).to(dtype), config(), None, []).train()
+    found = streamed_of(model, dtype, chunk=chunk)
+    assert isinstance(found, Streamed), found
+    found = replace(found, keep_attention=path.keeps_attention)
+    there = [*model.parameters(), *model.buffers()]
+    for weight in model.parameters():
+        if weight.requires_grad:
+            weight.grad = torch.zeros_like(weight)
+            there.append(weight.grad)
+    width = tokens // rows
+    segments = [Segment(at, at + width) for at in range(0, tokens, width)]
+    with LiveMemory(there) as live, precision("cpu", dtype):
+        found.hidden_states(torch.arange(tokens) % 101, torch.arange(width).repeat(rows), segments).sum().backward()
+    monkeypatch.setattr(paths, "STREAMED_CHUNK", chunk)
+    made = estimate(
+        task(shape_of(settings), number=dtype.itemsize, device="cpu", longest_prompt=width // 2),
+        config(per_device_train_batch_size=64, max_completion_length=width // 2),
+        token_budget=tokens,
+        path=path,
+    )
+    passing = made.total("training") - bytes_of(made, "gaps in the heap")
+    return live.peak, passing + max(made.total("layer"), made.total("head") - CHUNK_BYTES)
+
+
+LINES = [(1024, 1, 128), (1024, 4, 64), (512, 2, 2048)]
+"""Tokens, rows and tokens of a chunk."""
+
+
+@pytest.mark.parametrize("path", [STREAMED, STREAMED_AGAIN], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    ("name", "line", "dtype"),
+    [
+        *(("llama", line, dtype) for line in LINES for dtype in (torch.float32, torch.bfloat16)),
+        ("one head of keys", LINES[0], torch.float32),
+        ("as many heads of keys", LINES[1], torch.bfloat16),
+        ("narrow", LINES[0], torch.bfloat16),
+        ("norms of heads", LINES[1], torch.float32),
+    ],
+)
+def test_the_peak_of_streamed_layers_is_predicted(
+    name: str, line: tuple[int, int, int], dtype: torch.dtype, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens, rows, chunk = line
+    measured, found = streamed_pass(name, path, dtype, tokens, rows, monkeypatch, chunk)
+    assert 0.98 * measured <= found <= 1.1 * measured, (found, measured, found / measured)
+
+
+def test_4_bit_weights_of_one_layer_are_there_as_whole_numbers(tmp_path: Any) -> None:
+    pytest.importorskip("bitsandbytes")
+    folder = save_model(tmp_path / "m", base=tiny_base(hidden_size=128, intermediate_size=384))
+    peaks = []
+    for four in (False, True):
+        settings = GRPOConfig(model=str(folder), dtype="float32", r=4, load_in_4bit=four)
+        model = load(settings, device="cpu").model
+        found = streamed_of(model, torch.float32)
+        assert isinstance(found, Streamed), found
+        ids = torch.arange(32) % 50
+        with LiveMemory([*model.parameters(), *model.buffers()]) as live:
+            found.hidden_states(ids, ids, [Segment(0, 32)])
+        peaks.append(live.peak)
+        shape = shape_of(model.config)
+        made = estimate(task(shape, number=4), settings, token_budget=32, path=STREAMED)
+    plain = estimate(
+        task(shape, number=4), settings.model_copy(update={"load_in_4bit": False}), token_budget=32, path=STREAMED
+    )
+    more = bytes_of(made, "one layer's weights") - bytes_of(plain, "one layer's weights")
+    assert 0.95 * more <= peaks[1] - peaks[0] <= 1.1 * more
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -276,7 +372,7 @@ def test_what_a_layer_keeps_is_the_formula_to_the_byte(dtype: torch.dtype) -> No
 def test_the_key_value_cache_of_an_8b_model(shape_8b: Shape) -> None:
     """131,072 bytes a token; 20,480 tokens of one completion are 2.68 GB."""
     settings = config(max_completion_length=19_968, per_device_train_batch_size=2, num_generations=2)
-    made = estimate(task(shape_8b), settings, token_budget=20_480, checkpointing=True, mode="offload")
+    made = estimate(task(shape_8b), settings, token_budget=20_480, path=OFFLOAD)
     assert bytes_of(made, "key-value cache") == 2 * 20_480 * 131_072
     assert made.device_peak == max(made.training, made.sampling)
 
@@ -290,7 +386,7 @@ def test_vllm_has_its_own_copy_and_a_cache_of_a_given_size(shape_8b: Shape) -> N
     assert "vLLM's key-value cache has 4.0 GB" in made.sentence()
     # On a GPU it is given up while training; on a CPU it stays.
     assert bytes_of(made, VLLM_CACHE) not in [term.bytes for term in made.terms if term.phase == "always"]
-    stays = estimate(task(shape_8b, device="cpu"), settings, token_budget=4096, checkpointing=True, mode="resident")
+    stays = estimate(task(shape_8b, device="cpu"), settings, token_budget=4096, path=RECOMPUTE)
     assert stays.vllm_cache in [term.bytes for term in stays.terms if term.phase == "always"]
 
 
@@ -312,7 +408,7 @@ def test_the_cache_of_vllm_has_room_for_a_step_and_what_fits_beside_the_weights(
     assert 2 * half.vllm_cache == large.vllm_cache
     small = make_plan(there, settings, free=int(40 * GB))
     assert small.fits and 1 < small.rows < 64
-    twice = estimate(there, settings, token_budget=4608, checkpointing=True, mode="offload", rows=2 * small.rows)
+    twice = estimate(there, settings, token_budget=4608, path=OFFLOAD, rows=2 * small.rows)
     assert twice.sampling > 0.95 * 40 * GB, "no more would fit"
     tight = make_plan(there, settings, free=int(21 * GB))
     assert tight.fits and 1 <= tight.rows < small.rows
@@ -328,8 +424,7 @@ def test_on_a_cpu_the_cache_of_vllm_leaves_half_to_training(shape_8b: Shape) -> 
 def test_an_evaluation_samples_as_many_rows_as_the_sampler_takes() -> None:
     shape, settings = shape_of(FAMILIES["llama"]()), config(per_device_train_batch_size=8)
     found = [
-        estimate(task(shape, held_out=held), settings, token_budget=1024, checkpointing=True, mode="resident")
-        for held in (False, True)
+        estimate(task(shape, held_out=held), settings, token_budget=1024, path=RECOMPUTE) for held in (False, True)
     ]
     assert [bytes_of(made, "logits") for made in found] == [12 * 8 * 101, 12 * SAMPLED_ROWS * 101]
     assert [made.rows for made in found] == [8, SAMPLED_ROWS]
@@ -360,24 +455,70 @@ def test_memory_decides_between_keeping_computing_again_and_the_host(shape_8b: S
     settings = config(
         r=16, max_completion_length=3584, per_device_train_batch_size=4, num_generations=4, load_in_4bit=True
     )
-    found = [make_plan(task(shape_8b), settings, free=int(size * GB)) for size in (140, 40, 20, 12.5, 10.5)]
+    found = [make_plan(task(shape_8b), settings, free=int(size * GB)) for size in (140, 40, 20, 14, 10)]
     assert all(made.fits for made in found)
-    assert [(made.checkpointing, made.mode, made.token_budget) for made in found] == [
-        (False, "resident", 16_384),
-        (False, "resident", 4096),
-        (True, "resident", 16_384),
-        (True, "resident", 8192),
-        (True, "offload", 8192),
+    assert [(made.path, made.token_budget) for made in found] == [
+        (KEEP, 16_384),
+        (KEEP, 4096),
+        (STREAMED, 16_384),
+        (STREAMED, 8192),
+        (STREAMED_AGAIN, 4096),
     ]
+    whole = task(shape_8b, streams=False)
+    found = [make_plan(whole, settings, free=int(size * GB)) for size in (140, 40, 20, 12.5, 10.5)]
+    assert all(made.fits for made in found)
+    assert [(made.path, made.token_budget) for made in found] == [
+        (KEEP, 16_384),
+        (KEEP, 4096),
+        (RECOMPUTE, 16_384),
+        (RECOMPUTE, 8192),
+        (OFFLOAD, 8192),
+    ]
+
+
+def test_a_model_streams_as_it_was_found_and_before_that_as_its_configuration_says(shape_8b: Shape) -> None:
+    def path(shape: Shape, changes: dict[str, Any], **settings: Any) -> Path:
+        return make_plan(task(shape, **changes), config(load_in_4bit=True, **settings), free=int(20 * GB)).path
+
+    assert path(shape_8b, {}) is STREAMED
+    assert path(shape_8b, {}, lora_dropout=0.1) is RECOMPUTE
+    assert path(shape_8b, {"streams": False}) is RECOMPUTE
+    assert path(shape_8b, {"dense": True}) is not STREAMED
+    assert path(shape_8b, {}, mode="offload") is OFFLOAD
+    assert path(replace(shape_8b, streams=False), {}) is RECOMPUTE
+    assert path(replace(shape_8b, streams=False), {"streams": True}) is STREAMED
+
+
+@pytest.mark.parametrize(
+    ("settings", "streams"),
+    [
+        (LlamaConfig(), True),
+        (Qwen2Config(), True),
+        (Qwen2Config(use_sliding_window=True), True),
+        (Qwen2Config(use_sliding_window=True, max_window_layers=4), False),
+        (Qwen3Config(), True),
+        (MistralConfig(sliding_window=None), True),
+        (MistralConfig(), False),
+        (Gemma2Config(), False),
+        (GPTNeoXConfig(), False),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_which_configurations_stream(settings: Any, streams: bool) -> None:
+    settings.update({"num_hidden_layers": 5, "layer_types": (getattr(settings, "layer_types", None) or [None])[:5]})
+    if settings.layer_types == [None]:
+        del settings.layer_types
+    assert shape_of(settings).streams is streams
 
 
 def test_what_is_set_is_kept(shape_8b: Shape) -> None:
     free = int(140 * GB)
     offload = make_plan(task(shape_8b), config(mode="offload"), free=free)
-    assert (offload.mode, offload.checkpointing) == ("offload", True)
+    assert offload.path is OFFLOAD
     assert offload.host_peak == bytes_of(offload, "layer inputs") > 0
     again = make_plan(task(shape_8b), config(gradient_checkpointing=True), free=free)
-    assert (again.mode, again.checkpointing) == ("resident", True)
+    assert again.path is STREAMED
+    assert make_plan(task(shape_8b), config(gradient_checkpointing=False, fit_in=20), free=free).path is KEEP
     tokens = make_plan(task(shape_8b), config(token_budget=3000), free=free)
     assert tokens.token_budget == 3000
     small = make_plan(task(shape_8b), config(token_budget=100), free=free)
@@ -398,15 +539,15 @@ def test_a_full_host_is_no_place_for_layer_inputs(shape_8b: Shape) -> None:
 def test_on_a_cpu_there_is_nowhere_to_move_inputs_to() -> None:
     shape = shape_of(FAMILIES["llama"]())
     made = make_plan(task(shape, device="cpu", number=4), config(), free=int(20 * GB))
-    assert (made.mode, made.checkpointing, made.host_peak) == ("resident", False, 0)
-    assert make_plan(task(shape, device="cpu", number=4), config(mode="offload"), free=int(20 * GB)).checkpointing
+    assert (made.path, made.host_peak) == (KEEP, 0)
+    moved = make_plan(task(shape, device="cpu", number=4), config(mode="offload"), free=int(20 * GB))
+    assert (moved.path, moved.host_peak) == (OFFLOAD, 0)
 
 
 def test_the_loss_does_not_grow_with_the_vocabulary_but_through_logits(shape_8b: Shape) -> None:
     """Of an 8B model at 16,384 tokens, logits would take 25 GB."""
     found = [
-        estimate(task(shape_8b, dense=dense), config(), token_budget=16_384, checkpointing=True, mode="resident")
-        for dense in (False, True)
+        estimate(task(shape_8b, dense=dense), config(), token_budget=16_384, path=RECOMPUTE) for dense in (False, True)
     ]
     assert bytes_of(found[0], "head") < 1.4 * GB
     assert bytes_of(found[1], "head") == 12 * 16_384 * 128_256

@@ -16,7 +16,12 @@ from trainer_backend.plan.families import FAMILIES
 
 ODD: dict[str, list[dict[str, Any]]] = {
     "llama": [{"mlp_bias": True}, {"num_key_value_heads": None}],
-    "qwen2": [{"num_key_value_heads": None}],
+    "qwen2": [
+        {"num_key_value_heads": None},
+        {"use_sliding_window": True, "max_window_layers": 1},
+        {"use_sliding_window": True},
+        {"layer_types": ["sliding_attention", "full_attention"], "num_hidden_layers": 2},
+    ],
     "qwen3": [{"num_key_value_heads": None}],
     "smollm3": [{"mlp_bias": True}, {"num_key_value_heads": None}],
     "granite": [{"mlp_bias": True}],
@@ -26,6 +31,7 @@ ODD: dict[str, list[dict[str, Any]]] = {
         {"mlp_only_layers": [1], "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 40},
         {"decoder_sparse_step": 2, "num_experts": 4, "moe_intermediate_size": 24},
     ],
+    "mistral": [{"sliding_window": None}, {"sliding_window": 8}],
     "mixtral": [{"num_local_experts": 3, "num_experts_per_tok": 1}],
 }
 """Beside what every family is tried with."""

@@ -29,6 +29,7 @@ pytest.importorskip("peft")
 import numpy as np
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file
 from tiny_runs import (
     PROMPTS,
     WORDS,
@@ -1077,7 +1078,12 @@ def test_logging_steps_and_sinks_leave_the_groups_alone(tmp_path: Path) -> None:
         pytest.param({"model.load_in_4bit": True, "model.dtype": "bfloat16"}, "bitsandbytes", id="nf4-bfloat16"),
         pytest.param({"model.dtype": "bfloat16"}, None, id="bfloat16"),
         pytest.param({"memory.mode": "offload"}, None, id="offload"),
-        pytest.param({"memory.gradient_checkpointing": True}, None, id="checkpointing"),
+        pytest.param({"memory.gradient_checkpointing": True}, None, id="streamed"),
+        pytest.param(
+            {"memory.gradient_checkpointing": True, "model.load_in_4bit": True, "model.dtype": "bfloat16"},
+            "bitsandbytes",
+            id="streamed-nf4-bfloat16",
+        ),
         pytest.param({"memory.token_budget": 40}, None, id="small-micro-steps"),
         pytest.param({"grpo.optim": "adamw_8bit"}, "bitsandbytes", id="adamw-8bit"),
     ],
@@ -1105,7 +1111,10 @@ def tiny_gpt2() -> Any:
 
 @pytest.mark.parametrize("dropout", ["none", "config", "peft_config", "start_from", "base"])
 def test_memory_paths_change_no_bit_whatever_draws_random_numbers(tmp_path: Path, dropout: str) -> None:
-    """What is computed again must draw the dropout mask of the first time, wherever that dropout was set."""
+    """What is computed again must draw the dropout mask of the first time, wherever that dropout was set.
+
+    Without dropout layers that are computed again on the device are streamed, which sums in another order.
+    """
     lora = LoraConfig(r=4, target_modules=["q_proj", "up_proj"], lora_dropout=0.3, task_type="CAUSAL_LM")
     saved = tmp_path / "saved"
     get_peft_model(tiny_llama(), lora).save_pretrained(str(saved), save_embedding_layers=False)
@@ -1117,11 +1126,66 @@ def test_memory_paths_change_no_bit_whatever_draws_random_numbers(tmp_path: Path
         "base": {},
     }[dropout]
     found = []
-    for name, changes in (("kept", {}), ("again", {"gradient_checkpointing": True}), ("moved", {"mode": "offload"})):
+    again = {"gradient_checkpointing": True} if dropout != "none" else {"mode": "offload"}
+    for name, changes in (("kept", {}), ("again", again), ("moved", {"mode": "offload"})):
         model = tiny_gpt2() if dropout == "base" else None
         trainer(tmp_path / name, model=model, max_steps=3, **own, **changes).train()
         found.append((tmp_path / name / "adapter" / "adapter_model.safetensors").read_bytes())
     assert found[0] == found[1] == found[2]
+
+
+STREAMED: dict[str, Any] = {"gradient_checkpointing": True}
+"""What a tiny model, of which everything could be kept, is streamed with."""
+
+
+def test_a_run_with_streamed_layers_is_the_run_that_keeps_everything(tmp_path: Path) -> None:
+    how: dict[str, Any] = {
+        "max_steps": 4,
+        "beta": 0.05,
+        "num_iterations": 2,
+        "token_budget": 48,
+        "eval_dataset": ROWS[:2],
+    }
+    runs = {"kept": {"gradient_checkpointing": False}, "streamed": STREAMED}
+    lines, weights = [], []
+    for name, changes in runs.items():
+        trainer(tmp_path / name, **how, **changes).train()
+        lines.append(metrics_of(tmp_path / name))
+        weights.append(load_file(tmp_path / name / "adapter" / "adapter_model.safetensors"))
+        told = json.loads((tmp_path / name / "env.json").read_text())
+        assert told["streamed"] == ("yes" if name == "streamed" else "no")
+        assert ("layers streamed in chunks" in told["plan"]) is (name == "streamed")
+    kept, streamed = lines
+    for one, other in zip(kept, streamed, strict=True):
+        assert one["reward"] == other["reward"] and one["completions/mean_length"] == other["completions/mean_length"]
+        for name in ("loss", "grad_norm", "kl", "entropy", "ratio/max"):
+            assert other[name] == pytest.approx(one[name], rel=1e-3, abs=1e-5), name
+        assert other["tokens/fed"] <= one["tokens/fed"]
+    start = float(torch.stack([value.norm() for value in weights[0].values()]).norm())
+    for name, value in weights[0].items():
+        assert float((value - weights[1][name]).norm()) < 1e-3 * start, name
+
+
+def test_streamed_layers_start_each_ratio_at_one_and_are_resumed_bit_by_bit(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"max_steps": 4, "save_steps": 1, **STREAMED}
+    whole = trainer(tmp_path / "whole", **how).train()
+    first = trainer(tmp_path / "run", callbacks=[lambda step, metrics: step == 2], **how).train()
+    assert first.steps == 2
+    rest = trainer(tmp_path / "run", **how).train(resume=True)
+    assert metrics_of(tmp_path / "whole") == metrics_of(tmp_path / "run")
+    assert whole.learning == rest.learning
+    for line in metrics_of(tmp_path / "run"):
+        assert line["ratio/min"] == line["ratio/max"] == 1.0
+        assert line["sampling/sampling_logp_difference/max"] < 1e-4
+    found = [(tmp_path / name / "adapter" / "adapter_model.safetensors").read_bytes() for name in ("whole", "run")]
+    assert found[0] == found[1]
+
+
+def test_a_model_that_cannot_be_streamed_says_why_once_and_trains(tmp_path: Path) -> None:
+    trainer(tmp_path, max_steps=2, lora_dropout=0.1, **STREAMED).train()
+    told = json.loads((tmp_path / "env.json").read_text())
+    assert told["streamed"] == "an adapter with dropout" and "layers computed again, their inputs" in told["plan"]
+    assert notes_of(tmp_path).count("not streamed in chunks") == 1
 
 
 def test_dropout_of_the_base_model_is_off_since_nothing_samples_with_it(tmp_path: Path) -> None:

@@ -74,9 +74,7 @@ def smallest_peak(task: Task, config: GRPOConfig) -> int:
     """Return the smallest peak of the paths that the settings leave open."""
     rows = least_rows(task, config)
     return min(
-        estimate(
-            task, config, token_budget=tokens, checkpointing=path.checkpointing, mode=path.mode, rows=rows
-        ).device_peak
+        estimate(task, config, token_budget=tokens, path=path, rows=rows).device_peak
         for path, _ in open_paths(task, config)
         for tokens in budgets(task, config, 0)
     )

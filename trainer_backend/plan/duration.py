@@ -5,7 +5,7 @@ A row has T tokens, C of them of the completion; the letters are those of `terms
 | part | operations | TFLOP/s |
 | --- | --- | --- |
 | linear layers | 2 T N(linear) forward, as many backward, and forward again where layers are computed again | 683 |
-| attention | 2 L T^2 h D forward (half of a square), again likewise | 586 |
+| attention | 2 L T^2 h D forward (half of a square), again likewise, but where its output is kept | 586 |
 | ... backward | 2.5 times as many | 517 |
 | head | two products, 4 C H V | 619 |
 | the rest | 98 ps for each of the L (H + F) numbers of a token: norms, activations, casts, and the adapter | |
@@ -62,7 +62,7 @@ def update_seconds(task: Task, config: GRPOConfig, plan: Plan, card: Card) -> Du
     square = 2 * s.layers * tokens**2 * s.heads * s.head_dim
     return Duration(
         linears=every * passes * 2 * tokens * linears / LINEAR,
-        attention=every * square * ((passes - 1) / FORWARD + 2.5 / BACKWARD),
+        attention=every * square * ((passes - 1 - plan.path.keeps_attention) / FORWARD + 2.5 / BACKWARD),
         head=every * 4 * config.max_completion_length * s.hidden * s.vocabulary / HEAD,
         rest=every * passes / 3 * REST * tokens * s.layers * (s.hidden + s.intermediate),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trainer_backend.plan.paths import Mode, Path, path_of
+from trainer_backend.plan.paths import Path
 from trainer_backend.plan.terms import (
     GB,
     HEAP,
@@ -18,10 +18,7 @@ from trainer_backend.plan.terms import (
     Place,
     Task,
     Term,
-    adapter_cast,
     always,
-    attention,
-    head,
     sampling,
 )
 
@@ -35,8 +32,7 @@ class Plan:
 
     Attributes:
         terms: All of it by name.
-        mode: "resident", or "offload": layer inputs wait on the host.
-        checkpointing: Whether layers are computed again in the backward pass.
+        path: The way that layers are gone through.
         token_budget: Tokens of a micro-step.
         rows: Completions that are decoded together, or that vLLM's key-value cache is made for.
         device: "cuda" or "cpu".
@@ -44,18 +40,12 @@ class Plan:
     """
 
     terms: tuple[Term, ...]
-    mode: Mode
-    checkpointing: bool
+    path: Path
     token_budget: int
     rows: int
     device: str
     limit: int | None = None
     host_limit: int | None = None
-
-    @property
-    def path(self) -> Path:
-        """The way that layers are gone through."""
-        return path_of(self.checkpointing, self.mode)
 
     def total(self, *phases: Phase, place: Place = "device") -> int:
         """Return the bytes of these phases."""
@@ -122,41 +112,31 @@ class Plan:
         )
 
 
-def estimate(
-    task: Task,
-    config: GRPOConfig,
-    *,
-    token_budget: int,
-    checkpointing: bool,
-    mode: Mode,
-    rows: int | None = None,
-) -> Plan:
+def estimate(task: Task, config: GRPOConfig, *, token_budget: int, path: Path, rows: int | None = None) -> Plan:
     """Return what a run takes on one of the paths; see `terms` and `paths` for each term.
 
     Args:
         task: Model, prompts and device.
         config: The settings.
         token_budget: Tokens of a micro-step. A step that has fewer counts with what it has.
-        checkpointing: Whether layers are computed again.
-        mode: Where their inputs wait.
+        path: The way that layers are gone through.
         rows: Completions that are decoded together; None: as many as are of use.
     """
-    tokens = min(token_budget, most_tokens(task, config, token_budget))
     rows = rows or most_rows(task, config)
-    path = path_of(checkpointing, mode)
+    # In a line there is no padding.
+    most = (
+        config.completions_per_step * task.longest(config) if path.streamed else most_tokens(task, config, token_budget)
+    )
     terms = [
         *always(task, config, rows),
-        *adapter_cast(task, config),
-        *path.terms(task, config, tokens),
-        *attention(task, config, tokens, recomputed=path.checkpointing),
-        head(task, tokens),
+        *path.terms(task, config, min(token_budget, most)),
         *sampling(task, config, rows),
     ]
     if task.device == "cpu":
-        alive = Plan(tuple(terms), "resident", checkpointing, token_budget, rows, "cpu")
+        alive = Plan(tuple(terms), path, token_budget, rows, "cpu")
         passing = alive.training - alive.total("always")
         terms.append(Term("gaps in the heap", int(HEAP * passing), f"{HEAP:g} x {passing:,}", "training"))
-    return Plan(tuple(terms), path.mode, checkpointing, token_budget, rows, task.device)
+    return Plan(tuple(terms), path, token_budget, rows, task.device)
 
 
 def most_tokens(task: Task, config: GRPOConfig, token_budget: int) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rewardkit.errors import InputError, UsageError
-from trainer_backend.plan.shape import Shape, shape_of
+from trainer_backend.plan.shape import STREAMED, Shape, shape_of
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class _Family:
         eager: Whether transformers has no fused attention for it.
         experts: The key of their number; "": there are none.
         experts_apart: Whether experts have a width of their own, and some layers may have none.
+        window: Tokens that a layer attends to; None: all, or config.json says so.
         given: What published files of this family leave out.
     """
 
@@ -46,12 +47,13 @@ class _Family:
     eager: bool = False
     experts: str = ""
     experts_apart: bool = False
+    window: int | None = None
     given: Mapping[str, int] | None = None
 
 
 FAMILIES: Mapping[str, _Family] = {
     "llama": _Family(attention_bias=True, mlp_bias=True),
-    "mistral": _Family(kv_heads=8),
+    "mistral": _Family(kv_heads=8, window=4096),
     "mixtral": _Family(kv_heads=8, experts="num_local_experts"),
     "qwen2": _Family(kv_heads=32, biased=("q_proj", "k_proj", "v_proj")),
     "qwen3": _Family(kv_heads=32, head_dim=128, attention_bias=True, head_norms=True),
@@ -130,7 +132,18 @@ def _counted(family: _Family, text: Mapping[str, Any]) -> Shape:
         routed=routed,
         eager=family.eager,
         softcapped=softcap is not None,
+        streams=text.get("model_type") in STREAMED and not _windowed(family, text, layers),
     )
+
+
+def _windowed(family: _Family, text: Mapping[str, Any], layers: int) -> bool:
+    """Return whether layers attend to a window of what comes before."""
+    kinds = text.get("layer_types")
+    if kinds is not None:
+        return any(kind != "full_attention" for kind in kinds)
+    if str(text.get("model_type")).startswith("qwen"):  # theirs is off where nothing is said, and begins at a layer
+        return _flag(text, "use_sliding_window", False) and _number(text, "max_window_layers", 28) < layers
+    return bool(text.get("sliding_window", family.window))
 
 
 class _Inside:

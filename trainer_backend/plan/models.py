@@ -45,6 +45,7 @@ KNOWN: Mapping[str, Mapping[str, Any]] = {
         "num_attention_heads": 32,
         "num_key_value_heads": 8,
         "max_position_embeddings": 32_768,
+        "sliding_window": None,
     },
     "qwen2.5-1.5b": {
         "model_type": "qwen2",

@@ -1,14 +1,31 @@
-"""The ways to train within less memory. Each says what its layers take, in the letters of `terms`.
+"""The ways to train within less memory. Each says what training takes, in the letters of `terms`.
 
 | path | term | bytes |
 | --- | --- | --- |
 | keep | layers, kept | L T ((4b + n/2) H + 4b F + 2b D (h + k) + 4h + 7b r) |
 | | one layer: alive in its backward pass | T (5b H + 2b F) |
+| streamed | layer inputs | L T b H |
+| | attention's output, and its log-sum-exp | L T (b h D + 4h) |
+| | positions | T (2b D + 16) |
+| | one layer: a gradient, keys and values | T (b H + 2b k D + M) |
+| | one chunk of it | C |
+| | one layer's weights: of 4-bit ones as numbers of the compute type | b N |
+| | ... and its adapter's gradients, and copies where b < 4 | 4 N, b N |
+| streamed-again | as streamed, without what attention gave: it is computed again | |
 | recompute | layer inputs | L T b H |
 | | one layer: computed again, and its backward pass | T ((5b + n) H + 6b F + 2b D (h + k) + 4h + 6b r) |
 | offload | layer inputs, on the host | L T b H |
 | | on the way: newest, arriving, in use | 3 T b H |
 | | one layer | as with recompute |
+
+Of a streamed layer each token has M = 8 k D, the gradients of its keys and values, or in the forward pass b h D + 4 h,
+if that is more: what is kept of attention, before it is put together. C is what a chunk of c tokens has, W the longest
+row, q = 2 h D the queries with what their norm needs, h D more where attention is computed again. It is the larger of
+
+* c (b (4H + q + 3F) + e F), in the gate's backward pass; e is what torch puts between where there are no kernels: 16,
+  or 20 where b < 4;
+* c (b (H + q + 2 h D) + 4 h D) + 2 b W k D, in that of attention, with the gradients of the keys and values that a
+  chunk sees in one block; on a GPU 4 c h D more, and 2 b W h D more where heads share keys.
 
 A path that is added stands here alone: its terms, its words, and its place in `open_paths`.
 """
@@ -19,7 +36,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from trainer_backend.plan.terms import Task, Term, attention_kept, norms_kept
+from trainer_backend.plan.terms import (
+    Task,
+    Term,
+    adapter_cast,
+    adapter_numbers,
+    attention,
+    attention_kept,
+    head,
+    norms_kept,
+    quantised,
+)
+from trainer_backend.sizes import STREAMED_CHUNK
 
 if TYPE_CHECKING:
     from trainer_backend.config import GRPOConfig
@@ -43,32 +71,82 @@ class Path:
 
     Attributes:
         name: In one word.
-        checkpointing: Whether layers are computed again in the backward pass.
-        mode: Where their inputs wait.
         words: What becomes of the layers.
         doing: The same as what is done, to say what it would take.
-        terms: Of a task, the settings and the tokens of a micro-step, what the layers take.
+        terms: Of a task, the settings and the tokens of a micro-step, what training takes.
+        checkpointing: Whether layers are computed again in the backward pass.
+        mode: Where their inputs wait.
+        streamed: Whether layers go through `model.streamed`, on rows in a line (`batch`).
+        keeps_attention: Whether what attention gave is there when layers are computed again.
     """
 
     name: str
-    checkpointing: bool
-    mode: Mode
     words: str
     doing: str
     terms: Callable[[Task, GRPOConfig, int], Iterator[Term]]
+    checkpointing: bool = True
+    mode: Mode = "resident"
+    streamed: bool = False
+    keeps_attention: bool = False
 
 
 def _keep(task: Task, config: GRPOConfig, tokens: int) -> Iterator[Term]:
     s, b, n, t = task.shape, task.number, norms_kept(task), f"{tokens:,}"
+    yield from adapter_cast(task, config)
     each = (4 * b + n // 2) * s.hidden + 4 * b * s.intermediate + attention_kept(task) + 7 * b * config.r + 8
     yield Term("layers, kept", s.layers * tokens * each, f"{s.layers} x {t} x {each:,}", "training")
     passing = 5 * b * s.hidden + 2 * b * s.intermediate
     yield Term("one layer", tokens * passing, f"{t} x {passing:,}", "layer")
+    yield from attention(task, config, tokens, recomputed=False)
+    yield head(task, tokens)
+
+
+def _streamed(task: Task, config: GRPOConfig, tokens: int) -> Iterator[Term]:
+    s, b, t = task.shape, task.number, f"{tokens:,}"
+    each = b * s.heads * s.head_dim + 4 * s.heads
+    how = f"{s.layers} x {t} x {each:,}"
+    yield Term("attention's output", s.layers * tokens * each, how, "training")
+    yield from _streamed_layers(task, config, tokens, kept=each)
+
+
+def _streamed_again(task: Task, config: GRPOConfig, tokens: int) -> Iterator[Term]:
+    yield from _streamed_layers(task, config, tokens, kept=0)
+
+
+def _streamed_layers(task: Task, config: GRPOConfig, tokens: int, *, kept: int) -> Iterator[Term]:
+    s, b, t = task.shape, task.number, f"{tokens:,}"
+    yield Term("layer inputs", *_inputs(task, tokens), "training")
+    positions = 2 * b * s.head_dim + 16
+    yield Term("positions", tokens * positions, f"{t} x {positions:,}", "training")
+    keys = s.kv_heads * s.head_dim
+    each = b * s.hidden + 2 * b * keys + max(8 * keys, kept)
+    yield Term("one layer", tokens * each, f"{t} x {each:,}", "layer")
+    yield _chunk(task, config, tokens, again=not kept)
+    plain = sum(inputs * outputs for _, inputs, outputs in quantised(task, config)) // s.layers
+    adapter, each = adapter_numbers(s, config) // s.layers, 4 + (b if b < 4 else 0)
+    how = f"{each} x {adapter:,}" + (f" + {b} x {plain:,}" if plain else "")
+    yield Term("one layer's weights", each * adapter + b * plain, how, "layer")
+    yield head(task, tokens, streamed=True)
+
+
+def _chunk(task: Task, config: GRPOConfig, tokens: int, *, again: bool) -> Term:
+    s, b, cuda = task.shape, task.number, task.device == "cuda"
+    queries, size = s.heads * s.head_dim, min(STREAMED_CHUNK, tokens)
+    between = 0 if cuda else 16 if b == 4 else 20
+    gate = b * (4 * s.hidden + (2 + again) * queries + 3 * s.intermediate) + between * s.intermediate
+    attended = b * (s.hidden + (4 + again) * queries) + 4 * queries * (1 + cuda)
+    longest = min(tokens, task.longest(config))
+    keys = 2 * b * (s.kv_heads * s.head_dim + (queries if cuda and s.heads != s.kv_heads else 0))
+    if size * gate >= size * attended + longest * keys:
+        return Term("one chunk", size * gate, f"{size:,} x {gate:,}", "layer")
+    how = f"{size:,} x {attended:,} + {longest:,} x {keys:,}"
+    return Term("one chunk", size * attended + longest * keys, how, "layer")
 
 
 def _recompute(task: Task, config: GRPOConfig, tokens: int) -> Iterator[Term]:
+    yield from adapter_cast(task, config)
     yield Term("layer inputs", *_inputs(task, tokens), "training")
-    yield _computed_again(task, config, tokens)
+    yield from _computed_again(task, config, tokens)
 
 
 def _offload(task: Task, config: GRPOConfig, tokens: int) -> Iterator[Term]:
@@ -76,10 +154,11 @@ def _offload(task: Task, config: GRPOConfig, tokens: int) -> Iterator[Term]:
         yield from _recompute(task, config, tokens)
         return
     s = task.shape
+    yield from adapter_cast(task, config)
     yield Term("layer inputs", *_inputs(task, tokens), "training", "host")
     moving = min(ON_THE_WAY, s.layers) * tokens * task.number * s.hidden
     yield Term("layer inputs, on the way", moving, f"{ON_THE_WAY} of them", "training")
-    yield _computed_again(task, config, tokens)
+    yield from _computed_again(task, config, tokens)
 
 
 def _inputs(task: Task, tokens: int) -> tuple[int, str]:
@@ -87,37 +166,51 @@ def _inputs(task: Task, tokens: int) -> tuple[int, str]:
     return s.layers * tokens * b * s.hidden, f"{s.layers} x {tokens:,} x {b} x {s.hidden:,}"
 
 
-def _computed_again(task: Task, config: GRPOConfig, tokens: int) -> Term:
+def _computed_again(task: Task, config: GRPOConfig, tokens: int) -> Iterator[Term]:
     s, b, n = task.shape, task.number, norms_kept(task)
     each = (5 * b + n) * s.hidden + 6 * b * s.intermediate + attention_kept(task) + 6 * b * config.r + 8
-    return Term("one layer", tokens * each, f"{tokens:,} x {each:,}", "layer")
+    yield Term("one layer", tokens * each, f"{tokens:,} x {each:,}", "layer")
+    yield from attention(task, config, tokens, recomputed=True)
+    yield head(task, tokens)
 
 
-KEEP = Path("keep", False, "resident", "everything kept for backward", "keeping everything", _keep)
+KEEP = Path("keep", "everything kept for backward", "keeping everything", _keep, checkpointing=False)
+STREAMED = Path(
+    "streamed",
+    "layers streamed in chunks, their inputs and what attention gave on the device",
+    "streaming layers and keeping what attention gave",
+    _streamed,
+    streamed=True,
+    keeps_attention=True,
+)
+STREAMED_AGAIN = Path(
+    "streamed-again",
+    "layers streamed in chunks, their inputs on the device, attention computed again",
+    "streaming layers",
+    _streamed_again,
+    streamed=True,
+)
 RECOMPUTE = Path(
     "recompute",
-    True,
-    "resident",
     "layers computed again, their inputs on the device",
     "keeping layer inputs on the device",
     _recompute,
 )
 OFFLOAD = Path(
     "offload",
-    True,
-    "offload",
     "layers computed again, their inputs waiting on the host",
     "moving layer inputs to the host",
     _offload,
+    mode="offload",
 )
-PATHS = (KEEP, RECOMPUTE, OFFLOAD)
+PATHS = (KEEP, STREAMED, STREAMED_AGAIN, RECOMPUTE, OFFLOAD)
 
 
-def path_of(checkpointing: bool, mode: Mode) -> Path:
-    """Return the path of these settings; without layers that are computed again no inputs wait."""
-    return next(
-        path for path in PATHS if path.checkpointing == checkpointing and (path.mode == mode or not checkpointing)
-    )
+def streams(task: Task, config: GRPOConfig) -> bool:
+    """Return whether the layers of a model can be streamed: as it was found, or as its configuration says."""
+    if task.dense:
+        return False
+    return task.shape.streams and not config.lora_dropout if task.streams is None else task.streams
 
 
 def open_paths(task: Task, config: GRPOConfig) -> Iterator[tuple[Path, int]]:
@@ -127,9 +220,13 @@ def open_paths(task: Task, config: GRPOConfig) -> Iterator[tuple[Path, int]]:
     if config.mode != "offload" and again is not True:
         yield KEEP, 0 if again is False else WORTHWHILE[task.device]
     if config.mode != "offload" and again is not False:
-        # With larger micro-steps, inputs that wait on the host cost less than small micro-steps do.
-        yield RECOMPUTE, TARGET[task.device] // 2 if cuda and config.mode == "auto" else 0
+        if streams(task, config):
+            yield STREAMED, WORTHWHILE[task.device]
+            yield STREAMED_AGAIN, 0
+        else:
+            # With larger micro-steps, inputs that wait on the host cost less than small micro-steps do.
+            yield RECOMPUTE, TARGET[task.device] // 2 if cuda and config.mode == "auto" else 0
     if config.mode == "offload" or (config.mode == "auto" and cuda and again is not False):
         yield OFFLOAD, 0
-        if config.mode == "auto":
+        if config.mode == "auto" and not streams(task, config):
             yield RECOMPUTE, 0  # the host may have no room

@@ -20,9 +20,9 @@ HEADROOM = 0.95
 def make_plan(task: Task, config: GRPOConfig, *, free: int, free_host: int | None = None) -> Plan:
     """Return the fastest plan that fits; where none does, the smallest (its `fits` is false).
 
-    Keeping everything is fastest, then computing layers again, then also letting their inputs wait on the host. Larger
-    micro-steps are faster up to `TARGET`, and so is sampling with more rows. `memory.mode`,
-    `gradient_checkpointing` and `token_budget` hold where given.
+    Keeping everything is fastest, then computing layers again (streamed where they can be), then also letting their
+    inputs wait on the host. Larger micro-steps are faster up to `TARGET`, and so is sampling with more rows.
+    `memory.mode`, `gradient_checkpointing` and `token_budget` hold where given.
 
     Args:
         task: Model, prompts and device.
@@ -37,16 +37,19 @@ def make_plan(task: Task, config: GRPOConfig, *, free: int, free_host: int | Non
     for rows in rows_to_try(task, config, limit):
         for path, least in open_paths(task, config):
             for tokens in budgets(task, config, least):
-                found = estimate(
-                    task, config, token_budget=tokens, checkpointing=path.checkpointing, mode=path.mode, rows=rows
-                )
+                found = estimate(task, config, token_budget=tokens, path=path, rows=rows)
                 found = replace(found, limit=limit, host_limit=free_host)
                 if found.fits:
                     return found
-                if smallest is None or found.device_peak <= smallest.device_peak:
+                # Of those that take the same while sampling, the one that takes least in training.
+                if smallest is None or _size(found) <= _size(smallest):
                     smallest = found
     assert smallest is not None  # there are always rows, a path and a budget
     return smallest
+
+
+def _size(plan: Plan) -> tuple[int, int]:
+    return plan.device_peak, plan.training
 
 
 def rows_to_try(task: Task, config: GRPOConfig, limit: int) -> list[int]:
@@ -96,9 +99,7 @@ def why(task: Task, config: GRPOConfig, plan: Plan) -> str:
         if path is plan.path:
             break
         tokens = budgets(task, config, least)[-1]
-        found = estimate(
-            task, config, token_budget=tokens, checkpointing=path.checkpointing, mode=path.mode, rows=plan.rows
-        )
+        found = estimate(task, config, token_budget=tokens, path=path, rows=plan.rows)
         takes = f"{path.doing} takes {found.device_peak / GB:.1f} GB"
         takes += "" if tokens == plan.token_budget else f" in micro-steps of {tokens:,}"
         if plan.host_limit is not None and found.host_peak > plan.host_limit:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+STREAMED = ("llama", "mistral", "qwen2", "qwen3")
+"""The `model_type` of families whose layers are streamed where they attend to all that comes before."""
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -17,6 +20,8 @@ class Shape:
         routed: Those of them that are the experts which a token goes through.
         eager: Whether its attention holds all scores: transformers has no fused kernel for it (Gemma 2's soft cap).
         softcapped: Whether these scores have a soft cap.
+        streams: Whether its layers are of a kind that `model.streamed` takes, by what the configuration says; the
+            loaded model is tried.
     """
 
     layers: int
@@ -31,6 +36,7 @@ class Shape:
     routed: int = 0
     eager: bool = False
     softcapped: bool = False
+    streams: bool = False
 
     @property
     def parameters(self) -> int:
@@ -77,7 +83,16 @@ def shape_of(model_config: Any) -> Shape:
         ),
         eager=getattr(model.config.get_text_config(decoder=True), "_attn_implementation", None) == "eager",
         softcapped=getattr(text, "attn_logit_softcapping", None) is not None,
+        streams=text.model_type in STREAMED and not _windowed(text),
     )
+
+
+def _windowed(text: Any) -> bool:
+    """Return whether layers attend to a window of what comes before."""
+    kinds = getattr(text, "layer_types", None)
+    if kinds is None:
+        return bool(getattr(text, "sliding_window", None))
+    return any(kind != "full_attention" for kind in kinds)
 
 
 def _intermediate(text: Any) -> int:

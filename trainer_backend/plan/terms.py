@@ -13,16 +13,19 @@ vocabulary, r the adapter's rank, N(x) the numbers in x. GB are 10^9 bytes.
 | optimizer | adamw_torch 8, adamw_8bit 2, sgd 0 for each number of the adapter | always |
 | folded weights | b N(layers with an adapter), if the sampler folds | always |
 | runtime | the CUDA context, or Python with its libraries | always |
-| adapter, cast | b for each of its numbers, where b < 4 | training |
 | the layers | as the path of training says, in `paths` | training |
+| adapter, cast | b for each of its numbers, where b < 4 | training |
 | attention mask | (b + 1) T W, where rows share their beginning; a layer then has T 2b D (h - k) more | training |
 | attention scores | T h W s, where no kernel avoids them; W is the longest row: s = 8 + s0 in one layer, | training |
 | | s0 in each that is kept; s0 is 4, b more with a soft cap, b more where b < 4 | |
-| head | T (4b + n) H and a chunk of `ops.linear_logps`; through logits 12 T V; not while a layer is | training |
+| head | T (4b + n) H, where layers are streamed 3 T b H, and a chunk of `ops.linear_logps`; through logits | training |
+| | 12 T V; not while a layer is | |
 | gaps in the heap | on a CPU: as much again as is alive in a pass (see `HEAP`) | training |
 | key-value cache | rows (P + R) L 2 b k D; as many rows as fit, `SAMPLED_ROWS` and one step at most | sampling |
 | logits | 12 rows V: float32 logits, probabilities, and what sorts them | sampling |
 | prefill | tokens b (6 H + 3 F) | sampling |
+
+Streamed layers have neither mask nor scores, and the adapter cast for one layer at a time.
 
 The path's terms are those of Llama's block with LoRA on all linear layers and attention that keeps no scores.
 Tests hold them against what a CPU really allocates. Other families keep somewhat more (Gemma's four norms) or less.
@@ -126,6 +129,7 @@ class Task:
         skipped: Parts of names of the layers that a 4-bit checkpoint leaves as they are.
         held_out: Whether held-out prompts are sampled: all at once, so more rows than a step has.
         sampler_in_4bit: Whether vLLM holds its copy of 4-bit weights as NF4, too.
+        streams: Whether its layers can be streamed (`model.streamed`); None: not known yet, so `Shape.streams` counts.
     """
 
     shape: Shape
@@ -138,6 +142,7 @@ class Task:
     skipped: tuple[str, ...] = ()
     held_out: bool = False
     sampler_in_4bit: bool = False
+    streams: bool | None = None
 
     def longest(self, config: GRPOConfig) -> int:
         """Return the tokens of the longest row."""
@@ -156,14 +161,10 @@ def folds(config: GRPOConfig, number: int, device: str) -> bool:
 def always(task: Task, config: GRPOConfig, rows: int) -> Iterator[Term]:
     """Yield what is there from the first step to the last."""
     shape, b = task.shape, task.number
-    quantised = [
-        inputs * outputs
-        for name, inputs, outputs in shape.linears
-        if config.load_in_4bit and not any(part in name for part in task.skipped)
-    ]
-    plain = shape.parameters - sum(quantised)
-    weights = plain * b + sum(nf4_bytes(numbers) for numbers in quantised)
-    how = f"{b} x {plain:,}" + (f" + NF4 of {sum(quantised):,}" if quantised else "")
+    small = [inputs * outputs for _, inputs, outputs in quantised(task, config)]
+    plain = shape.parameters - sum(small)
+    weights = plain * b + sum(nf4_bytes(numbers) for numbers in small)
+    how = f"{b} x {plain:,}" + (f" + NF4 of {sum(small):,}" if small else "")
     numbers = adapter_numbers(shape, config)
     yield Term("weights", weights, how)
     if config.engine == "vllm":
@@ -179,6 +180,13 @@ def always(task: Task, config: GRPOConfig, rows: int) -> Iterator[Term]:
     state = {"adamw_torch": 8, "adamw_8bit": 2, "sgd": 0}[config.optim]
     yield Term("optimizer", state * numbers, f"{state} x {numbers:,} ({config.optim})")
     yield Term("runtime", RUNTIME[task.device], "libraries and context")
+
+
+def quantised(task: Task, config: GRPOConfig) -> list[tuple[str, int, int]]:
+    """Return the linear layers that are held in 4 bits, as in `Shape.linears`."""
+    if not config.load_in_4bit:
+        return []
+    return [one for one in task.shape.linears if not any(part in one[0] for part in task.skipped)]
 
 
 def _vllm(task: Task, config: GRPOConfig) -> Term:
@@ -265,12 +273,12 @@ def attention(task: Task, config: GRPOConfig, tokens: int, *, recomputed: bool) 
         yield Term("attention mask", (b + 1) * tokens * width, f"{b + 1} x {t} x {width:,}", "training")
 
 
-def head(task: Task, tokens: int) -> Term:
-    """Return what log-probs take."""
+def head(task: Task, tokens: int, *, streamed: bool = False) -> Term:
+    """Return what log-probs take, and the last norm; `streamed`: it goes chunk by chunk."""
     s, t = task.shape, f"{tokens:,}"
     if task.dense:
         return Term("head", 12 * tokens * s.vocabulary, f"12 x {t} x {s.vocabulary:,} (logits)", "head")
-    each = (4 * task.number + norms_kept(task)) * s.hidden
+    each = (3 * task.number if streamed else 4 * task.number + norms_kept(task)) * s.hidden
     return Term("head", tokens * each + CHUNK_BYTES, f"{t} x {each:,} + a chunk", "head")
 
 

@@ -23,9 +23,7 @@ from trainer_backend.model.forward import (
 from trainer_backend.model.streamed.layer import Block, Kept, Line, Segment, backward, forward
 from trainer_backend.model.streamed.projection import Projection, Unfit
 from trainer_backend.ops.elementwise import Activation, Norm, wide
-
-CHUNK = 2_048
-"""Tokens of a chunk where nothing is said."""
+from trainer_backend.sizes import STREAMED_CHUNK
 
 _LAYER = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
 _ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
@@ -55,7 +53,7 @@ class Streamed:
     model: nn.Module
     blocks: tuple[Block, ...]
     norm: Norm
-    chunk: int = CHUNK
+    chunk: int = STREAMED_CHUNK
     keep_attention: bool = True
 
     def hidden_states(
@@ -131,7 +129,7 @@ class _Normed(torch.autograd.Function):
 # ------------------------------------------------------------------------------------------------- found in a model
 
 
-def streamed_of(model: nn.Module, dtype: torch.dtype, *, chunk: int = CHUNK) -> Streamed | str:
+def streamed_of(model: nn.Module, dtype: torch.dtype, *, chunk: int = STREAMED_CHUNK) -> Streamed | str:
     """Return a model's decoder with its layers streamed; where that cannot be had, the reason in a few words.
 
     What its layers look like is tried on a few tokens against the model itself.
