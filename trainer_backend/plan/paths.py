@@ -102,11 +102,8 @@ def _keep(task: Task, config: GRPOConfig, tokens: int) -> Iterator[Term]:
 
 
 def _streamed(task: Task, config: GRPOConfig, tokens: int) -> Iterator[Term]:
-    s, b, t = task.shape, task.number, f"{tokens:,}"
-    each = b * s.heads * s.head_dim + 4 * s.heads
-    how = f"{s.layers} x {t} x {each:,}"
-    yield Term("attention's output", s.layers * tokens * each, how, "training")
-    yield from _streamed_layers(task, config, tokens, kept=each)
+    s = task.shape
+    yield from _streamed_layers(task, config, tokens, kept=task.number * s.heads * s.head_dim + 4 * s.heads)
 
 
 def _streamed_again(task: Task, config: GRPOConfig, tokens: int) -> Iterator[Term]:
@@ -116,6 +113,7 @@ def _streamed_again(task: Task, config: GRPOConfig, tokens: int) -> Iterator[Ter
 def _streamed_layers(task: Task, config: GRPOConfig, tokens: int, *, kept: int) -> Iterator[Term]:
     s, b, t = task.shape, task.number, f"{tokens:,}"
     yield Term("layer inputs", *_inputs(task, tokens), "training")
+    yield Term("attention's output", s.layers * tokens * kept, f"{s.layers} x {t} x {kept:,}", "training")
     positions = 2 * b * s.head_dim + 16
     yield Term("positions", tokens * positions, f"{t} x {positions:,}", "training")
     keys = s.kv_heads * s.head_dim
