@@ -515,16 +515,15 @@ def make_ready(
     )
     found = _streamed(loaded)
     room = _known(room, loaded, isinstance(found, Streamed)) if room is not None else None
-    path = room.plan.path if room is not None else None
     start = adapter.snapshot(loaded.model)
     if restore is not None:
         restore(loaded)
     store = undo = streamed = None
-    if room is not None and path is not None and path.streamed:
+    if room is not None and room.plan.path.streamed:
         assert isinstance(found, Streamed)  # `_known` has planned with it
-        streamed = replace(found, keep_attention=path.keeps_attention)
-    elif room is not None and path is not None and path.checkpointing:
-        store = LayerInputs(mover_for(device, room.free_host)) if path.mode == "offload" else None
+        streamed = replace(found, keep_attention=room.plan.path.keeps_attention)
+    elif room is not None and room.plan.path.checkpointing:
+        store = LayerInputs(mover_for(device, room.free_host)) if room.plan.path.mode == "offload" else None
         undo = checkpoint_layers(loaded.model, store)
         if isinstance(found, str):
             note = f"layers are computed again whole and not streamed in chunks, which would take less memory: {found}"

@@ -54,6 +54,9 @@ from trainer_backend.errors import NotFinite
 from trainer_backend.model import adapter
 from trainer_backend.model.adapter import snapshot, trained
 from trainer_backend.model.load import load
+from trainer_backend.model.streamed import Streamed
+from trainer_backend.plan.paths import STREAMED as STREAMED_PATH
+from trainer_backend.plan.paths import STREAMED_AGAIN
 from trainer_backend.rollout.options import SamplingOptions
 from trainer_backend.rollout.transformers_sampler import TransformersSampler
 from trainer_backend.run import OutOfMemory
@@ -1179,6 +1182,25 @@ def test_streamed_layers_start_each_ratio_at_one_and_are_resumed_bit_by_bit(tmp_
         assert line["sampling/sampling_logp_difference/max"] < 1e-4
     found = [(tmp_path / name / "adapter" / "adapter_model.safetensors").read_bytes() for name in ("whole", "run")]
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("path", [STREAMED_PATH, STREAMED_AGAIN], ids=lambda path: path.name)
+def test_attention_is_kept_where_the_plan_says_so(tmp_path: Path, path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, states = setup.planning.make_plan, Streamed.hidden_states
+    kept: list[bool] = []
+
+    def noted(self: Streamed, *args: Any) -> torch.Tensor:
+        if torch.is_grad_enabled():
+            kept.append(self.keep_attention)
+        return states(self, *args)
+
+    def planned(*args: Any, **options: Any) -> Any:
+        return dataclasses.replace(plan(*args, **options), path=path)
+
+    monkeypatch.setattr(setup.planning, "make_plan", planned)
+    monkeypatch.setattr(Streamed, "hidden_states", noted)
+    trainer(tmp_path, max_steps=1).train()
+    assert kept and set(kept) == {path.keeps_attention}
 
 
 def test_a_model_that_cannot_be_streamed_says_why_once_and_trains(tmp_path: Path) -> None:
