@@ -83,7 +83,7 @@ def attend_backward(
     if kernel == "cpu":
         found = aten._scaled_dot_product_flash_attention_for_cpu_backward(*args, sums, _NO_DROPOUT, causal, scale=scale)
     else:
-        none = torch.empty(0, dtype=torch.int64, device=q.device)
+        none = None  # of a bias and of packed sequences; an empty tensor would be taken for one
         seed = torch.zeros((), dtype=torch.int64, device=q.device)
         sizes = (q.shape[0], k.shape[0], _NO_DROPOUT, causal)
         if kernel == "flash":
