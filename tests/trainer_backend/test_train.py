@@ -1198,6 +1198,32 @@ def test_vllm_beside_4_bit_weights_says_what_it_samples_from(tmp_path: Path) -> 
         assert "correction (token_truncate) weighs each token" in notes and "before the first update" in notes
 
 
+@pytest.mark.parametrize("in_4bit", [False, True], ids=["plain", "NF4"])
+def test_vllm_beside_training_holds_no_memory(tmp_path: Path, in_4bit: bool) -> None:
+    """100 steps on a GPU, with checkpoints: neither the device's memory grows nor the host's, and log-probs agree."""
+    pytest.importorskip("vllm", reason="the second sampler")
+    on_gpu = torch.cuda.is_available()
+    if in_4bit and not on_gpu:
+        pytest.skip("vLLM has no 4-bit weights on a CPU")
+    write_model(tmp_path / "model", hidden=128)
+    device, host = [], []
+
+    def look(step: int, metrics: Mapping[str, float]) -> None:
+        gc.collect()
+        device.append(metrics.get("memory/used_gb", 0.0) * 1e9)
+        host.append(_resident_kib() * 1024)
+
+    settings = {"dtype": "bfloat16" if on_gpu else "float32", "load_in_4bit": in_4bit, "learning_rate": 1e-3}
+    trainer(
+        tmp_path / "run", model=str(tmp_path / "model"), engine="vllm", max_steps=100 if on_gpu else 10,
+        save_steps=20, check_logps_every=10, callbacks=[look], **settings,
+    ).train()  # fmt: skip
+    assert "does not sample" not in notes_of(tmp_path / "run")
+    half = len(device) // 2
+    assert max(device[half:]) - max(device[:half]) <= 8 << 20, device
+    assert max(host[half:]) - max(host[:half]) <= 64 << 20, host
+
+
 # ------------------------------------------------------------------------------------------------------ the Python door
 
 
