@@ -418,7 +418,7 @@ class Run:
         result = update(ready.policy, rows, self.optimizer, self.scheduler, ready.settings, self.world)
         self.whole, self.position = False, None
         self.step += 1
-        self.moved = self.moved or not result.skipped
+        self.moved = self.moved or result.moved
         return result
 
     def _refresh(self) -> None:

@@ -895,6 +895,20 @@ def test_the_sampler_gets_an_adapter_when_it_is_to_sample(tmp_path: Path, monkey
     assert told == [3, 6] and "does not sample" not in notes_of(tmp_path)
 
 
+def test_an_adapter_that_did_not_move_is_not_handed_over_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM would empty its cache of prefixes for nothing. From the first live step on, moments move it."""
+    told: list[int] = []
+    monkeypatch.setattr(TransformersSampler, "update", lambda self, version: told.append(version))
+    scores = iter([1.0] * 64 + [0.0, 1.0] * 16 + [1.0] * 64)  # two dead steps, a live one, two dead ones
+    out = trainer(
+        tmp_path, lambda completion: next(scores), max_steps=5, per_device_train_batch_size=32, check_logps_every=0
+    ).train()
+    assert [line["rows/learning"] for line in metrics_of(tmp_path)] == [0.0, 0.0, 32.0, 0.0, 0.0]
+    assert told == [3, 4] and out.learning.learned
+
+
 def test_the_plan_is_held_against_what_the_first_step_took(tmp_path: Path) -> None:
     trainer(tmp_path, max_steps=3).train()
     (line,) = [line for line in log_of(tmp_path) if line["event"] == "memory"]
