@@ -895,9 +895,7 @@ def test_the_sampler_gets_an_adapter_when_it_is_to_sample(tmp_path: Path, monkey
     assert told == [3, 6] and "does not sample" not in notes_of(tmp_path)
 
 
-def test_an_adapter_that_did_not_move_is_not_handed_over_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_adapter_that_did_not_move_is_not_handed_over_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM would empty its cache of prefixes for nothing. From the first live step on, moments move it."""
     told: list[int] = []
     monkeypatch.setattr(TransformersSampler, "update", lambda self, version: told.append(version))
