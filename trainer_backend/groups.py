@@ -58,7 +58,16 @@ class Groups:
         return sum(len(one.ids) for rollout in self.rollouts for one in rollout.completions)
 
 
-def draw(sampler: Sampler, engine: Engine, prompts: Sequence[Prompt], n: int, *, seed: int, step: int | None) -> Groups:
+def draw(
+    sampler: Sampler,
+    engine: Engine,
+    prompts: Sequence[Prompt],
+    n: int,
+    *,
+    seed: int,
+    step: int | None,
+    state: Mapping[str, float] | None = None,
+) -> Groups:
     """Sample a group for each prompt, and score each as soon as it is there.
 
     Args:
@@ -68,6 +77,7 @@ def draw(sampler: Sampler, engine: Engine, prompts: Sequence[Prompt], n: int, *,
         n: Completions of each.
         seed: Of this step.
         step: What the rewards are told.
+        state: What those with TRL's contract are told besides (`TrlLog`).
 
     Raises:
         ContractError: A reward gave another number of values than there are completions.
@@ -89,7 +99,7 @@ def draw(sampler: Sampler, engine: Engine, prompts: Sequence[Prompt], n: int, *,
             rollouts.append(found[1])
             yield as_generation(found[1].prompt.sample, found[1].completions, step, ids=ids)
 
-    with TrlLog() as log:
+    with TrlLog(state) as log:
         try:
             # Not `score`: it would look at the first 32 groups before it scores one. Columns were checked at the start.
             scored = list(engine.score_unchecked(arriving()))
@@ -106,6 +116,22 @@ def draw(sampler: Sampler, engine: Engine, prompts: Sequence[Prompt], n: int, *,
         max(0.0, whole - sampling),
         log.metrics,
     )
+
+
+def trl_state(config: GRPOConfig, prompts: int, processes: int, epoch: float) -> dict[str, float]:
+    """Return what rewards with TRL's contract are told of the run besides the step, as transformers counts it.
+
+    Args:
+        config: The settings.
+        prompts: How many there are to draw from.
+        processes: How many train.
+        epoch: How often each prompt was drawn, the groups in hand counted.
+    """
+    steps, epochs = config.steps(prompts, processes), config.num_train_epochs
+    if config.max_steps is not None:
+        batches = math.ceil(steps / config.num_iterations)
+        epochs = batches * config.prompts_per_step * processes / prompts
+    return {"max_steps": steps, "epoch": epoch, "num_train_epochs": math.ceil(epochs)}
 
 
 def _with_columns(scored: list[Scored], columns: Mapping[int, Mapping[str, Sequence[Any]]]) -> list[Scored]:

@@ -1256,6 +1256,31 @@ def test_trl_functions_get_token_ids_and_may_log(tmp_path: Path) -> None:
     assert [one.value for one in again] == [share(one.text) for one in made]
 
 
+@pytest.mark.parametrize(
+    ("how", "steps", "epochs"),
+    [
+        ({"max_steps": 5}, 5, 3),  # 20 prompts of 8
+        ({"max_steps": 5, "num_iterations": 2}, 5, 2),  # three batches of four prompts
+        ({"max_steps": None, "num_train_epochs": 1.5}, 3, 2),
+    ],
+)
+def test_trl_functions_are_told_where_the_run_stands(
+    tmp_path: Path, how: dict[str, Any], steps: int, epochs: int
+) -> None:
+    told: list[dict[str, Any]] = []
+
+    def by_trl(completions: list[str], trainer_state: Any, **kwargs: Any) -> list[float]:
+        told.append(vars(trainer_state))
+        return [share(text) * (1.0 - trainer_state.global_step / trainer_state.max_steps) for text in completions]
+
+    trainer(tmp_path, by_trl, eval_dataset=ROWS, eval_samples=0, **how).train()
+    held, drawn = [one for one in told if not one["global_step"]], [one for one in told if one["global_step"]]
+    assert len(held) == 2 * len(ROWS) and {one["epoch"] for one in held} == {0.0}
+    assert {(one["max_steps"], one["num_train_epochs"]) for one in told} == {(steps, epochs)}
+    epoch = {line["step"]: line["epoch"] for line in metrics_of(tmp_path)}
+    assert drawn and all(one["epoch"] == epoch[one["global_step"]] for one in drawn)
+
+
 def test_log_extra_wants_one_value_for_each_completion(tmp_path: Path) -> None:
     def by_trl(completions: list[str], log_extra: Any) -> list[float]:
         log_extra("first", ["only one"])
