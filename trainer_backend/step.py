@@ -476,6 +476,7 @@ def _norm(policy: Policy, plan: _Plan, world: World) -> float:
 BY_TRL = {
     "clip_low": "clip_ratio/low_mean",
     "clip_high": "clip_ratio/high_mean",
+    "capped": "cispo_clip_ratio",
     "kl_ref": "kl",
     "entropy": "entropy",
     "ratio_mean": "ratio/mean",

@@ -250,6 +250,21 @@ def test_an_unscored_row_is_in_no_numerator_and_no_denominator() -> None:
         assert result.metrics["completions/mean_length"] != other.metrics["completions/mean_length"]
 
 
+def test_what_cispo_caps_is_counted_over_micro_steps() -> None:
+    policy = tiny_policy("llama")
+    rows = near(policy, make_rows(23, groups=4))
+    result = update(policy, rows, KeepGradients(policy.trained), None, settings(preset("cispo", ratio_cap=1.1)))
+    capped = tokens = 0
+    for row, logps in zip(rows, result.logps, strict=True):
+        if logps is not None:  # a row without advantage is not computed
+            ratios = (logps - torch.as_tensor(row.old_logps)).exp().tolist()
+            capped += sum(ratio > 1.1 and row.advantage > 0 for ratio in ratios)
+            tokens += len(ratios)
+    assert 0 < capped < tokens
+    assert result.metrics["cispo_clip_ratio"] == pytest.approx(capped / tokens)
+    assert not any(name.startswith("clip_ratio") for name in result.metrics)
+
+
 def test_rewards_alike_in_float32_make_a_dead_group() -> None:
     """Eight float32 1.2s have a standard deviation of 1.3e-7, which TRL's tolerance of 1e-8 takes for spread."""
     rewards = torch.tensor([1.2] * 8, dtype=torch.float32)
