@@ -400,8 +400,8 @@ class Run:
         """Sample and score the groups of the next step; None where the model gives nothing to sample from."""
         config, world = self.config, self.world
         self.position = self.order.position
-        taken = self.order.take(config.prompts_per_step * world.size)
-        prompts = [self.encoded.prompts[at] for at in world.share(taken)]
+        taken = [self.encoded.prompts[at] for at in self.order.take(config.prompts_per_step * world.size)]
+        prompts, repeats = world.share(taken), world.share(groups.repeats_of(taken))
         seed = _seed(config.seed, self.step + 1, world.rank)
         self._refresh()
         drawn = None
@@ -414,6 +414,7 @@ class Run:
                 seed=seed,
                 step=self.step + 1,
                 state=self._state(self._epoch),
+                repeats=repeats,
             )
         if self._anywhere(drawn is None) or drawn is None:
             return None

@@ -44,7 +44,7 @@ from tiny_runs import (
 )
 
 import trainer_backend
-from rewardkit import Score, parse, read_generations, score
+from rewardkit import Score, group_reward, parse, read_generations, score
 from rewardkit.errors import ContractError, RewardkitError, RunFolderError, UsageError
 from rewardkit.reward import as_reward
 from rewardkit.training import TrainOptions
@@ -1243,7 +1243,7 @@ def test_trl_functions_get_token_ids_and_may_log(tmp_path: Path) -> None:
     rows = [{"prompt": text, "answer": "a"} for text in PROMPTS[:3]]  # of a step's four, one is drawn twice
     out = trainer(tmp_path, by_trl, rows=rows, eval_dataset=rows, max_steps=2).train()
     assert out.learning.learned and {step for step, _ in seen} == {0, 1, 2}
-    assert sum(size for step, size in seen if step) == 64  # equal prompts are one group
+    assert [size for step, size in seen if step] == [8] * 8  # each draw is a group
     groups = list(read_generations(tmp_path / "generations.jsonl"))
     made = [one for group in groups for one in group.completions]
     assert len(made) == 64 and all(one.metadata["first"] == one.text[:1] for one in made)
@@ -1254,6 +1254,31 @@ def test_trl_functions_get_token_ids_and_may_log(tmp_path: Path) -> None:
     # What it scores on disk is what it scored here, ids and all.
     again = [value for scored in score(as_reward(by_trl), groups) for value in scored.scores["by_trl"]]
     assert [one.value for one in again] == [share(one.text) for one in made]
+
+
+def test_a_prompt_drawn_twice_in_a_step_is_two_groups_for_group_rewards(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is rewarded together is what is compared: one draw, here and from the written file."""
+    sizes: list[int] = []
+
+    @group_reward
+    def rank(completions: list[str]) -> list[float]:
+        sizes.append(len(completions))
+        return [float(sum(share(other) < share(text) for other in completions)) for text in completions]
+
+    trainer(tmp_path, rank, rows=ROWS[:3], max_steps=2, eval_samples=0).train()
+    assert sizes == [8] * 8
+    groups = list(read_generations(tmp_path / "generations.jsonl"))
+    assert len({one.key for one in groups}) == len(groups) == 8 and {one.start for one in groups} == {0}
+    assert len({(one.sample.id, one.sample.step) for one in groups}) == 6
+    again = [[one.value for one in scored.scores["rank"]] for scored in score(rank, groups)]
+    written = [json.loads(line)["value"] for line in (tmp_path / "scores.jsonl").read_text().splitlines()]
+    assert [value for values in again for value in values] == written and sizes == [8] * 16
+    rewardkit("eval", tmp_path / "generations.jsonl", "-r", "length", "-o", tmp_path / "eval")
+    summary = json.loads((tmp_path / "eval" / "summary.json").read_text())
+    assert summary["models"]["default"]["groups"]["n"] == 8
+    assert "id of another task" not in json.dumps(summary)
 
 
 @pytest.mark.parametrize(
