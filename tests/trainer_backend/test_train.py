@@ -29,6 +29,7 @@ pytest.importorskip("peft")
 import numpy as np
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from planned_runs import TINY, planned_run, write_random_model
 from tiny_runs import (
     PROMPTS,
     WORDS,
@@ -911,6 +912,13 @@ def test_the_plan_is_held_against_what_the_first_step_took(tmp_path: Path) -> No
     trainer(tmp_path, max_steps=3).train()
     (line,) = [line for line in log_of(tmp_path) if line["event"] == "memory"]
     assert line["step"] == 1 and line["peak_gb"] > 0.1 and line["planned_gb"] > 0.7
+
+
+def test_the_runs_that_hold_plans_against_a_gpu_s_memory(tmp_path: Path) -> None:
+    """The code of test_train_gpu.py with a tiny model; a CPU's figures are those of a process, and are not compared."""
+    model = write_random_model(tmp_path / "model", TINY, torch.float32, "cpu")
+    run = planned_run(tmp_path / "job", model, tokens=40, rows=8, dtype="float32", mode="offload")
+    assert run.peak > 0.1 and run.planned > 0.1 and "their inputs waiting on the host: peak about" in run.plan
 
 
 class Unquantised(TransformersSampler):
