@@ -339,7 +339,7 @@ def test_segments() -> None:
 )
 def test_what_grows_with_the_tokens(kind: str, keep: Keep, offload: bool) -> None:
     """Every byte a token, in the backward pass of a layer: all others have given theirs back or not taken it yet."""
-    layers, hidden, inner, heads, key_heads, width = 3, 64, 48, 4, 2, 12
+    layers, hidden, inner, heads, key_heads, width = 4, 64, 48, 4, 2, 12
 
     def peak(tokens: int) -> int:
         model = tiny_model(

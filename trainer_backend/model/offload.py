@@ -127,15 +127,15 @@ class InPlace:
 class HostMemory:
     """Host memory for one micro-step at a time: slabs that are filled from the start and then used again.
 
-    torch's own pinned memory comes in powers of two (168 MB take 256); slabs are cut to size. Where pinning is refused,
-    the slab stays pageable: slower, and right.
+    torch's own pinned memory comes in powers of two (168 MB take 256); a slab holds a whole number of what it was taken
+    for, and what is small finds room in any. Where pinning is refused, the slab stays pageable: slower, and right.
     """
 
     def __init__(self, *, pin: bool, limit: int | None = None, slab: int = SLAB) -> None:
         self.pin, self.limit, self.slab = pin, limit, slab
         self.slabs: list[torch.Tensor] = []
         self.refused = False
-        self._at, self._used = 0, 0
+        self._used: list[int] = []  # bytes of each slab
 
     @property
     def bytes(self) -> int:
@@ -149,13 +149,13 @@ class HostMemory:
             HostMemoryError: It would exceed the limit, or there is none.
         """
         size = like.numel() * like.element_size()
-        while self._at < len(self.slabs) and self._used + size > self.slabs[self._at].numel():
-            self._at, self._used = self._at + 1, 0
-        if self._at == len(self.slabs):
-            self._grow(max(self.slab, size))
-        start = self._used
-        self._used += -(-size // ALIGNED) * ALIGNED
-        return self.slabs[self._at][start : start + size].view(like.dtype).view(like.shape)
+        each = -(-size // ALIGNED) * ALIGNED
+        at = next((at for at, used in enumerate(self._used) if used + size <= self.slabs[at].numel()), len(self.slabs))
+        if at == len(self.slabs):
+            self._grow(max(self.slab // each * each, size))
+        start = self._used[at]
+        self._used[at] += each
+        return self.slabs[at][start : start + size].view(like.dtype).view(like.shape)
 
     def _grow(self, size: int) -> None:
         if self.limit is not None and self.bytes + size > self.limit:
@@ -175,10 +175,11 @@ class HostMemory:
             if self.refused:
                 _take_last_error()
         self.slabs.append(slab)
+        self._used.append(0)
 
     def reset(self) -> None:
         """Use all of it again."""
-        self._at, self._used = 0, 0
+        self._used = [0] * len(self.slabs)
 
     def close(self) -> None:
         """Give all of it back. Nothing may be copying."""
