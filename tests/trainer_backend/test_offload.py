@@ -245,7 +245,7 @@ class TestHostMemory:
 
     def test_layers_that_do_not_divide_a_slab_waste_nothing(self) -> None:
         """Input, attention's output and log-sums of 32 layers; all three lie in the proportions of 20,480 tokens."""
-        memory, sizes = HostMemory(pin=False, slab=268_435), (167_772, 167_772, 2_621)
+        memory, sizes = HostMemory(pin=False, slab=262_144), (163_840, 163_840, 2_560)
         for _ in range(2):
             parts = [memory.take(torch.zeros(size, dtype=torch.uint8)) for _ in range(32) for size in sizes]
             for number, part in enumerate(parts):
@@ -257,7 +257,36 @@ class TestHostMemory:
     def test_what_is_larger_than_a_slab_gets_its_own(self) -> None:
         memory = HostMemory(pin=False, slab=1024)
         assert memory.take(torch.zeros(3, 1000, dtype=torch.bfloat16)).shape == (3, 1000)
-        assert memory.bytes == 6000
+        assert memory.bytes == 6144  # rounded up
+
+    def test_rows_that_grow_from_step_to_step_do_not_pile_up(self) -> None:
+        """Slabs that became too small are given back; rows a little longer find room in those there are."""
+        waits: list[int] = []
+        memory = HostMemory(pin=False, slab=32_768, wait=lambda: waits.append(memory.bytes))
+        sizes = range(20_000, 30_000, 100)
+        for size in sizes:
+            memory.reset()
+            for _ in range(8):
+                memory.take(torch.zeros(size, dtype=torch.uint8))
+            assert memory.bytes <= 8 * (size + 1024)
+        assert len(waits) <= 1 + (sizes[-1] - sizes[0]) / 1024
+
+    def test_a_slab_is_given_back_when_its_copies_are_done(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        runtime = with_runtime(monkeypatch, 0)
+        pinned: list[int] = []
+        memory = HostMemory(pin=True, slab=1024, wait=lambda: pinned.append(len(runtime.pinned)))
+        memory.take(torch.zeros(100)), memory.take(torch.zeros(300))
+        memory.take(torch.zeros(1000))  # all slabs are in use: nothing is given back
+        assert pinned == [] and len(runtime.pinned) == 3
+        memory.reset()
+        memory.take(torch.zeros(1000)), memory.take(torch.zeros(1000))
+        assert pinned == [3] and len(runtime.pinned) == 2
+
+    def test_the_rest_of_the_limit_is_a_slab_too(self) -> None:
+        memory = HostMemory(pin=False, slab=1024, limit=1500)
+        memory.take(torch.zeros(256))
+        memory.take(torch.zeros(100))
+        assert memory.bytes == 1500
 
     def test_the_limit_has_its_own_message(self) -> None:
         memory = HostMemory(pin=False, slab=1024, limit=2048)

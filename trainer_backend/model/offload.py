@@ -128,11 +128,22 @@ class HostMemory:
     """Host memory for one micro-step at a time: slabs that are filled from the start and then used again.
 
     torch's own pinned memory comes in powers of two (168 MB take 256); a slab holds a whole number of what it was taken
-    for, and what is small finds room in any. Where pinning is refused, the slab stays pageable: slower, and right.
+    for, rounded up by a 32nd of a full slab, and what is small finds room in any. Slabs that have become too small are
+    given back when a larger one is taken. Where pinning is refused, the slab stays pageable: slower, and right.
     """
 
-    def __init__(self, *, pin: bool, limit: int | None = None, slab: int = SLAB) -> None:
-        self.pin, self.limit, self.slab = pin, limit, slab
+    def __init__(
+        self, *, pin: bool, limit: int | None = None, slab: int = SLAB, wait: Callable[[], None] = lambda: None
+    ) -> None:
+        """Take none yet.
+
+        Args:
+            pin: Whether slabs are pinned.
+            limit: Bytes that may be taken; None: as many as there are.
+            slab: Bytes of a full slab.
+            wait: Waits for all copies, before a slab is given back that an earlier micro-step has used.
+        """
+        self.pin, self.limit, self.slab, self.wait = pin, limit, slab, wait
         self.slabs: list[torch.Tensor] = []
         self.refused = False
         self._used: list[int] = []  # bytes of each slab
@@ -150,14 +161,30 @@ class HostMemory:
         """
         size = like.numel() * like.element_size()
         each = -(-size // ALIGNED) * ALIGNED
-        at = next((at for at, used in enumerate(self._used) if used + size <= self.slabs[at].numel()), len(self.slabs))
-        if at == len(self.slabs):
-            self._grow(max(self.slab // each * each, size))
+        at = next((at for at, used in enumerate(self._used) if used + size <= self.slabs[at].numel()), None)
+        if at is None:
+            self._drop_unused()
+            at = self._grow(size)
         start = self._used[at]
         self._used[at] += each
         return self.slabs[at][start : start + size].view(like.dtype).view(like.shape)
 
-    def _grow(self, size: int) -> None:
+    def _drop_unused(self) -> None:
+        """Give back slabs that this micro-step does not use: they are too small for what it needs."""
+        if 0 in self._used:
+            self.wait()
+            for at in reversed(range(len(self.slabs))):
+                if not self._used[at]:
+                    self._release(self.slabs.pop(at))
+                    del self._used[at]
+
+    def _grow(self, least: int) -> int:
+        """Take a slab of at least so many bytes, and return its place."""
+        step = max(ALIGNED, self.slab // 32)
+        each = max(-(-least // step), 1) * step
+        size = max(self.slab // each, 1) * each
+        if self.limit is not None:
+            size = min(size, max(least, self.limit - self.bytes))
         if self.limit is not None and self.bytes + size > self.limit:
             raise HostMemoryError(
                 f"layer inputs need more than the {self.limit / 1e9:.1f} GB of host memory they may take; lower"
@@ -176,6 +203,11 @@ class HostMemory:
                 _take_last_error()
         self.slabs.append(slab)
         self._used.append(0)
+        return len(self.slabs) - 1
+
+    def _release(self, slab: torch.Tensor) -> None:
+        if self.pin and slab.is_pinned():
+            _cuda().cudaHostUnregister(slab.data_ptr())
 
     def reset(self) -> None:
         """Use all of it again."""
@@ -184,8 +216,7 @@ class HostMemory:
     def close(self) -> None:
         """Give all of it back. Nothing may be copying."""
         for slab in self.slabs:
-            if self.pin and slab.is_pinned():
-                _cuda().cudaHostUnregister(slab.data_ptr())
+            self._release(slab)
         self.slabs.clear()
         self.reset()
 
@@ -210,9 +241,13 @@ class CudaMover:
 
     def __init__(self, device: torch.device, limit: int | None = None) -> None:
         self.device = device
-        self.memory = HostMemory(pin=True, limit=limit)
+        self.memory = HostMemory(pin=True, limit=limit, wait=self._wait)
         stream: Any = torch.cuda.Stream
         self._out, self._in = stream(device), stream(device)
+
+    def _wait(self) -> None:
+        self._out.synchronize()
+        self._in.synchronize()
 
     def out(self, tensor: torch.Tensor) -> Parked:
         """Start a copy to the host behind what made the tensor."""
@@ -247,8 +282,7 @@ class CudaMover:
 
     def abandon(self) -> None:
         """Wait for all copies, then use host memory again."""
-        self._out.synchronize()
-        self._in.synchronize()
+        self._wait()
         self.memory.reset()
 
     def close(self) -> None:
