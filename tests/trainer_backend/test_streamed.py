@@ -173,8 +173,9 @@ class OffsetNorm(nn.Module):
 
 
 class TestNarrowTypes:
+    @pytest.mark.parametrize("keep", KEEPS)
     @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 2e-6), (torch.bfloat16, 8e-2)], ids=str)
-    def test_as_near_to_float64_as_the_model_itself(self, dtype: torch.dtype, bound: float) -> None:
+    def test_as_near_to_float64_as_the_model_itself(self, dtype: torch.dtype, bound: float, keep: Keep) -> None:
         model = tiny_model(dtype=torch.float32)
         for name, weight in model.named_parameters():
             if "lora_" not in name:
@@ -188,7 +189,7 @@ class TestNarrowTypes:
             own_slopes = gradients(model, own, weights_for(len(ids)))
             found = streamed_of(model, dtype, chunk=5)
             assert isinstance(found, Streamed), found
-            states = found.hidden_states(ids, positions, segments_of(branches))
+            states = dataclasses.replace(found, keep=keep).hidden_states(ids, positions, segments_of(branches))
         ours = apart((states.detach(), gradients(model, states, weights_for(len(ids)))), wanted)
         assert ours < bound and ours < 2.0 * apart((own.detach(), own_slopes), wanted)
 
@@ -222,8 +223,9 @@ class TestNarrowTypes:
         mask = prefix_mask([branches], len(ids))
         states = hidden_states(models[0], ids[None], mask, positions[None])[0]
         wanted = states.detach().double(), gradients(models[0], states, weights_for(len(ids), 64))
-        found = streamed(models[1], 5).hidden_states(ids, positions, segments_of(branches))
-        assert apart((found.detach(), gradients(models[1], found, weights_for(len(ids), 64))), wanted) < 1e-5
+        for keep in KEEPS:
+            found = streamed(models[1], 5, keep=keep).hidden_states(ids, positions, segments_of(branches))
+            assert apart((found.detach(), gradients(models[1], found, weights_for(len(ids), 64))), wanted) < 1e-5
 
 
 class TestNegativeControls:

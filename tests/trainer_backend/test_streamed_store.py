@@ -375,8 +375,8 @@ class TestOnCuda:
         finally:
             torch.use_deterministic_algorithms(False)
         one = 2 * tokens * hidden * (2 if keep == "attention" else 1)
-        assert len(peaks) == 1  # however far the CPU was ahead
-        assert resident - peaks.pop() > 6 * one  # of 12 groups, two or three are on the device at once
+        assert max(peaks) - min(peaks) < one  # however far the CPU was ahead
+        assert resident - max(peaks) > 6 * one  # of 12 groups, two or three are on the device at once
         mover: Any = store.mover
         assert mover.memory.slabs[0].is_pinned()
         store.close()

@@ -4,10 +4,11 @@
     m = norm(h),  y = h + W_d (act(W_g m) W_u m)
 
 Keys and values of all tokens are made first. Then each chunk of queries goes through attention and the MLP on its own;
-nothing but the chunk's own intermediate values is alive. Backward the chunks come last to first, each computed again
-from the layer's input and sent back at once; its gradient is written over that of the layer's output. No token is seen
-by one before it, so when a chunk's turn comes, the gradients of its own keys and values are complete and go the same
-way. What is summed over chunks (keys, values, adapters) is summed in float32.
+nothing but the chunk's own intermediate values is alive, and what is kept for the backward pass (`Kept`). There the
+chunks come last to first, each computed again from the layer's input, but for what was kept, and sent back at once; its
+gradient is written over that of the layer's output. No token is seen by one before it, so when a chunk's turn comes,
+the gradients of its own keys and values are complete and go the same way. What is summed over chunks (keys, values,
+adapters) is summed in float32.
 
 Luo and others, 2025 (arXiv 2506.03077) stream a layer's backward pass by chunks of queries, too; here keys and values
 are projected once.
