@@ -56,7 +56,7 @@ def test_adamw_is_adamw() -> None:
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=CUDA)])
 def test_moments_on_the_host_change_no_bit(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In buckets of one weight and of several, with decay and a schedule, and with state passed from one to the other."""
+    """In buckets of one weight and of several, with decay and a schedule, with state passed from one to the other."""
     monkeypatch.setattr(optim, "BUCKET", 2 * 4 * 80 * 80 + 100)  # a matrix, or all that are small
     given = [[torch.nn.Parameter(one.detach().to(device)) for one in (*weights(0), *weights(1))] for _ in range(2)]
     how = {"learning_rate": 0.1, "weight_decay": 0.5, "betas": (0.8, 0.9)}
