@@ -395,7 +395,7 @@ class TrlReward(GroupReward):
         given["prompts"] = [_own(sample.prompt) for _ in completions]
         given["completions"] = [_messages(sample, c) if chat else c.text for c in completions]
         given["completion_ids"] = [_own(c.metadata.get(COMPLETION_IDS)) for c in completions]
-        given["trainer_state"] = types.SimpleNamespace(global_step=sample.step or 0)
+        given["trainer_state"] = _trainer_state(sample.step)
         given["log_extra"] = functools.partial(_log_extra, generation.key)
         given["log_metric"] = _log_metric
         return given
@@ -418,13 +418,16 @@ class TrlLog:
     ones the newest is written to.
 
     Attributes:
+        state: What these functions are told of the run as `trainer_state`, besides the step: `max_steps`, `epoch` and
+            `num_train_epochs`, by transformers' names.
         metrics: The values given for each name.
         columns: For each group, by its key: the values of each column, one a completion.
     """
 
     _open: ClassVar[list[TrlLog]] = []
 
-    def __init__(self) -> None:
+    def __init__(self, state: Mapping[str, float] | None = None) -> None:
+        self.state = dict(state or {})
         self.metrics: dict[str, list[float]] = {}
         self.columns: dict[int, dict[str, list[Any]]] = {}
 
@@ -439,6 +442,13 @@ class TrlLog:
     def newest(cls) -> TrlLog | None:
         """Return the one that is written to; None: there is none."""
         return cls._open[-1] if cls._open else None
+
+
+def _trainer_state(step: int | None) -> types.SimpleNamespace:
+    """Return the part of transformers' TrainerState that is known; outside training that is the row's step alone."""
+    log = TrlLog.newest()
+    known: dict[str, float | None] = {"max_steps": None, "epoch": None, "num_train_epochs": None}
+    return types.SimpleNamespace(**known | (log.state if log is not None else {}), global_step=step or 0)
 
 
 def _log_metric(name: str, value: float) -> None:
@@ -530,8 +540,9 @@ def from_trl(function: Callable[..., Any], *, name: str | None = None) -> TrlRew
 
     It is called once a group with keyword lists of equal length; completions are message lists where the prompt
     is one. `completion_ids` are None where they are not known: saved generations seldom have them, training has.
-    `trainer_state` has `global_step` alone. What it gives to `log_metric` and `log_extra` is kept in training, where it
-    runs in the trainer's process.
+    `trainer_state` has `global_step`, the row's step, and `max_steps`, `epoch` and `num_train_epochs`, which are None
+    outside training. What it gives to `log_metric` and `log_extra` is kept in training, where it runs in the trainer's
+    process.
     """
     return TrlReward(function, name=name)
 

@@ -100,8 +100,11 @@ def attempt(job: Job, encoded: Encoded, ready: Ready, engine: Engine, say: Calla
     order = PromptOrder(len(encoded.prompts), config.seed, config.shuffle_dataset)
     prompts = [encoded.prompts[at] for at in order.take(min(PROMPTS, len(encoded.prompts)))]
     say(f"sampling {counted(len(prompts), 'prompt')} x {config.num_generations}")
-    drawn = groups.draw(ready.sampler, engine, prompts, config.num_generations, seed=config.seed ^ _SEED, step=1)
     world = World(device=ready.loaded.device)
+    state = groups.trl_state(config, order.count, world.size, order.position / order.count)
+    drawn = groups.draw(
+        ready.sampler, engine, prompts, config.num_generations, seed=config.seed ^ _SEED, step=1, state=state
+    )
     judged = groups.judge(drawn, config, world)
     say("one update, which changes nothing")
     return Trial(

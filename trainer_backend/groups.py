@@ -18,6 +18,7 @@ import msgspec
 from rewardkit.compose import Reward
 from rewardkit.engine import Engine, Scored
 from rewardkit.errors import ContractError
+from rewardkit.records import group_key
 from rewardkit.reward import TrlLog
 from rewardkit.stats import expected_dead_share, group_diagnostics, moments, multiplicities
 from rewardkit.types import Generation, Score
@@ -58,7 +59,17 @@ class Groups:
         return sum(len(one.ids) for rollout in self.rollouts for one in rollout.completions)
 
 
-def draw(sampler: Sampler, engine: Engine, prompts: Sequence[Prompt], n: int, *, seed: int, step: int | None) -> Groups:
+def draw(
+    sampler: Sampler,
+    engine: Engine,
+    prompts: Sequence[Prompt],
+    n: int,
+    *,
+    seed: int,
+    step: int | None,
+    state: Mapping[str, float] | None = None,
+    repeats: Sequence[int] | None = None,
+) -> Groups:
     """Sample a group for each prompt, and score each as soon as it is there.
 
     Args:
@@ -68,12 +79,16 @@ def draw(sampler: Sampler, engine: Engine, prompts: Sequence[Prompt], n: int, *,
         n: Completions of each.
         seed: Of this step.
         step: What the rewards are told.
+        state: What those with TRL's contract are told besides (`TrlLog`).
+        repeats: For each prompt, how often it was drawn before in this step, in any process (`repeats_of`); None: these
+            are all prompts of the step.
 
     Raises:
         ContractError: A reward gave another number of values than there are completions.
     """
     places: list[int] = []
     rollouts: list[Rollout] = []
+    repeats = repeats_of(prompts) if repeats is None else repeats
     sampling, started = 0.0, time.perf_counter()
     stream, ids = sampler.sample(prompts, n, seed=seed), wants_ids(engine)
 
@@ -87,9 +102,9 @@ def draw(sampler: Sampler, engine: Engine, prompts: Sequence[Prompt], n: int, *,
                 return
             places.append(found[0])
             rollouts.append(found[1])
-            yield as_generation(found[1].prompt.sample, found[1].completions, step, ids=ids)
+            yield as_generation(found[1].prompt.sample, found[1].completions, step, ids=ids, repeat=repeats[found[0]])
 
-    with TrlLog() as log:
+    with TrlLog(state) as log:
         try:
             # Not `score`: it would look at the first 32 groups before it scores one. Columns were checked at the start.
             scored = list(engine.score_unchecked(arriving()))
@@ -108,39 +123,58 @@ def draw(sampler: Sampler, engine: Engine, prompts: Sequence[Prompt], n: int, *,
     )
 
 
+def repeats_of(prompts: Sequence[Prompt]) -> list[int]:
+    """Return for each prompt how often its task stands before it, by id, prompt and reference."""
+    seen: dict[int, int] = {}
+    found = []
+    for prompt in prompts:
+        task = group_key(None, prompt.sample.id, None, prompt.sample.prompt, prompt.sample.reference)
+        found.append(seen.get(task, 0))
+        seen[task] = found[-1] + 1
+    return found
+
+
+def trl_state(config: GRPOConfig, prompts: int, processes: int, epoch: float) -> dict[str, float]:
+    """Return what rewards with TRL's contract are told of the run besides the step, as transformers counts it.
+
+    Args:
+        config: The settings.
+        prompts: How many there are to draw from.
+        processes: How many train.
+        epoch: How often each prompt was drawn, the groups in hand counted.
+    """
+    steps, epochs = config.steps(prompts, processes), config.num_train_epochs
+    if config.max_steps is not None:
+        batches = math.ceil(steps / config.num_iterations)
+        epochs = batches * config.prompts_per_step * processes / prompts
+    return {"max_steps": steps, "epoch": epoch, "num_train_epochs": math.ceil(epochs)}
+
+
 def _with_columns(scored: list[Scored], columns: Mapping[int, Mapping[str, Sequence[Any]]]) -> list[Scored]:
     """Return groups whose completions have what a reward gave to TRL's `log_extra`.
-
-    A prompt that was drawn several times was one group to the reward, whose values are dealt out in order.
 
     Raises:
         ContractError: It gave another number of values than there are completions.
     """
+    return [_with_values(one, columns.get(one.generation.key, {})) for one in scored]
+
+
+def _with_values(scored: Scored, columns: Mapping[str, Sequence[Any]]) -> Scored:
+    generation = scored.generation
+    count = len(generation.completions)
+    for name, values in columns.items():
+        if len(values) != count:
+            raise ContractError(
+                f"log_extra({name!r}, ...) was given {len(values)} values for a group of {count};"
+                " give one for each completion"
+            )
     if not columns:
         return scored
-    counts: dict[int, int] = {}
-    for one in scored:
-        counts[one.generation.key] = counts.get(one.generation.key, 0) + len(one.generation.completions)
-    for key, named in columns.items():
-        for name, values in named.items():
-            if len(values) != counts[key]:
-                raise ContractError(
-                    f"log_extra({name!r}, ...) was given {len(values)} values for a group of {counts[key]};"
-                    " give one for each completion"
-                )
-    taken: dict[int, int] = {}
-    return [_with_values(one, columns.get(one.generation.key, {}), taken) for one in scored]
-
-
-def _with_values(scored: Scored, columns: Mapping[str, Sequence[Any]], taken: dict[int, int]) -> Scored:
-    generation = scored.generation
-    start = taken.get(generation.key, 0)
-    taken[generation.key] = start + len(generation.completions)
     completions = tuple(
         msgspec.structs.replace(
             one, metadata={**one.metadata, **{name: values[at] for name, values in columns.items()}}
         )
-        for at, one in enumerate(generation.completions, start)
+        for at, one in enumerate(generation.completions)
     )
     return Scored(msgspec.structs.replace(generation, completions=completions), scored.scores)
 

@@ -562,8 +562,10 @@ def metrics(loss: Loss, logps: torch.Tensor, ctx: Context) -> dict[str, float]:
     """Return what is worth a line in a run log, over the counted tokens of this (micro-)batch.
 
     `ratio_mean`, `ratio_min`, `ratio_max` of the tokens; `clip_low` and `clip_high`: share of tokens whose gradient
-    the clip takes away, below for A < 0 and above for A > 0; `kl_ref` (k3) with a reference; `entropy`; `dropped_rows`
-    by the off-policy threshold; `weight_mean` and `weight_zero` of the correction. {} when nothing counts.
+    the clip takes away, below for A < 0 and above for A > 0; `capped`: for "cispo", share of tokens with A > 0 whose
+    ratio is above the cap (their gradient stays, with the cap as its weight); `kl_ref` (k3) with a reference;
+    `entropy`; `dropped_rows` by the off-policy threshold; `weight_mean` and `weight_zero` of the correction. {} when
+    nothing counts.
     """
     logps = _checked(logps, ctx)
     mask = ctx.mask
@@ -581,6 +583,8 @@ def metrics(loss: Loss, logps: torch.Tensor, ctx: Context) -> dict[str, float]:
         low, high = _clipped(loss, level, adv)
         found["clip_low"] = float(low[mask].double().mean())
         found["clip_high"] = float(high[mask].double().mean())
+    if loss.shape == "cispo":
+        found["capped"] = float(((level > loss.ratio_cap) & (adv > 0))[mask].double().mean())
     if ctx.ref_logps is not None:
         apart = (ctx.ref_logps - logps)[mask].clamp(-LIMIT, LIMIT)
         found["kl_ref"] = float((torch.expm1(apart) - apart).mean())

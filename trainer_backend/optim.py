@@ -7,11 +7,12 @@
 | sgd | torch.optim.SGD, plain | none |
 
 Schedules are those of `transformers.get_scheduler`. Weight decay is applied to matrices and not to biases and norms.
+Where the plan asks for it, AdamW's state waits in host memory between its steps (`AdamWOnHost`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +23,12 @@ from trainer_backend.errors import unknown
 OPTIMIZERS = ("adamw_torch", "adamw_8bit", "sgd")
 """The optimizers by name."""
 
+MOMENTS = ("exp_avg", "exp_avg_sq")
+"""AdamW's two, as torch names them."""
+
+BUCKET = 67_108_864
+"""Bytes of moments that are on the device at a time where they wait on the host."""
+
 
 def build_optimizer(
     name: str,
@@ -31,6 +38,7 @@ def build_optimizer(
     weight_decay: float = 0.0,
     betas: tuple[float, float] = (0.9, 0.999),
     epsilon: float = 1e-8,
+    on_host: bool = False,
 ) -> torch.optim.Optimizer:
     """Return an optimizer over the parameters that ask for a gradient.
 
@@ -40,6 +48,7 @@ def build_optimizer(
         learning_rate: At the top of the schedule.
         weight_decay: Decoupled for AdamW.
         betas, epsilon: Of AdamW.
+        on_host: Whether adamw_torch keeps its state in host memory; the others have little, and keep it where it is.
 
     Raises:
         UnknownName: No such optimizer.
@@ -64,7 +73,80 @@ def build_optimizer(
         return made
     # One kernel for all tensors: an adapter has hundreds of small ones.
     fused = all(parameter.is_floating_point() and parameter.device.type in ("cpu", "cuda") for parameter in trained)
-    return torch.optim.AdamW(groups, lr=learning_rate, betas=betas, eps=epsilon, fused=fused)
+    kind = AdamWOnHost if on_host else torch.optim.AdamW
+    return kind(groups, lr=learning_rate, betas=betas, eps=epsilon, fused=fused)
+
+
+class AdamWOnHost(torch.optim.AdamW):
+    """AdamW whose moments wait in host memory, and are on the device `BUCKET` bytes at a time: the same bit by bit.
+
+    All copies are on the current stream, in turn with the kernels that use them. At 55 GB/s they take 2 x 8 bytes a
+    trained parameter: 25 ms a step for 84 million.
+    """
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Take one step, bucket by bucket."""
+        found = None if closure is None else closure()
+        groups = self.param_groups
+        try:
+            for group in groups:
+                for bucket in _buckets(group["params"]):
+                    self._fetch(bucket)
+                    self.param_groups = [{**group, "params": bucket}]
+                    super().step()
+                    self._put_back(bucket)
+        finally:
+            self.param_groups = groups
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state as AdamW does, once the copies to the host are done."""
+        for device in {weight.device for weight in self.state if weight.device.type == "cuda"}:
+            torch.cuda.synchronize(device)
+        return super().state_dict()
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        """Take a state, of AdamW or of this class; its moments go to the host."""
+        super().load_state_dict(state_dict)
+        self._put_back(list(self.state))
+
+    def _fetch(self, bucket: Sequence[torch.Tensor]) -> None:
+        for weight in bucket:
+            state = self.state[weight]
+            state.update({name: state[name].to(weight.device, non_blocking=True) for name in MOMENTS if name in state})
+
+    def _put_back(self, bucket: Sequence[torch.Tensor]) -> None:
+        for weight in bucket:
+            state = self.state[weight]
+            for name in MOMENTS:
+                if name in state and state[name].device.type != "cpu":
+                    state[name] = self._room(weight, name).copy_(state[name], non_blocking=True)
+
+    def _room(self, weight: torch.Tensor, name: str) -> torch.Tensor:
+        """Return the host memory of a moment, the same each time."""
+        rooms: dict[tuple[int, str], torch.Tensor] = self.__dict__.setdefault("_rooms", {})
+        if (id(weight), name) not in rooms:
+            try:
+                room = torch.empty_like(weight, device="cpu", pin_memory=True)
+            except RuntimeError:  # no more memory can be pinned: slower, and right
+                room = torch.empty_like(weight, device="cpu")
+            rooms[id(weight), name] = room
+        return rooms[id(weight), name]
+
+
+def _buckets(parameters: Sequence[torch.nn.Parameter]) -> Iterator[list[torch.nn.Parameter]]:
+    """Yield the parameters in order, as many at a time as have `BUCKET` bytes of moments; one may have more."""
+    bucket: list[torch.nn.Parameter] = []
+    size = 0
+    for weight in parameters:
+        each = len(MOMENTS) * weight.numel() * weight.element_size()
+        if bucket and size + each > BUCKET:
+            yield bucket
+            bucket, size = [], 0
+        bucket.append(weight)
+        size += each
+    if bucket:
+        yield bucket
 
 
 def _groups(trained: list[torch.nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:

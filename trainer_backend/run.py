@@ -29,6 +29,7 @@ from rewardkit.engine import Engine, Scored
 from rewardkit.errors import RewardkitError, RunFolderError
 from rewardkit.records.text import path_text
 from rewardkit.report.text import percent, three
+from rewardkit.reward import TrlLog
 from rewardkit.training import TrainOptions
 from trainer_backend import checkpoint, evaluate, groups, setup
 from trainer_backend import plan as planning
@@ -157,6 +158,7 @@ class Run:
             weight_decay=config.weight_decay,
             betas=(config.adam_beta1, config.adam_beta2),
             epsilon=config.adam_epsilon,
+            on_host=self.ready.store is not None and self.ready.loaded.device.type == "cuda",  # as it was planned
         )
         self.optimizer.register_step_pre_hook(self._torn)
         self.scheduler = build_scheduler(
@@ -400,18 +402,33 @@ class Run:
         """Sample and score the groups of the next step; None where the model gives nothing to sample from."""
         config, world = self.config, self.world
         self.position = self.order.position
-        taken = self.order.take(config.prompts_per_step * world.size)
-        prompts = [self.encoded.prompts[at] for at in world.share(taken)]
+        taken = [self.encoded.prompts[at] for at in self.order.take(config.prompts_per_step * world.size)]
+        prompts, repeats = world.share(taken), world.share(groups.repeats_of(taken))
         seed = _seed(config.seed, self.step + 1, world.rank)
         self._refresh()
         drawn = None
         with contextlib.suppress(NotFinite):
             drawn = groups.draw(
-                self.ready.sampler, self.engine, prompts, config.num_generations, seed=seed, step=self.step + 1
+                self.ready.sampler,
+                self.engine,
+                prompts,
+                config.num_generations,
+                seed=seed,
+                step=self.step + 1,
+                state=self._state(self._epoch),
+                repeats=repeats,
             )
         if self._anywhere(drawn is None) or drawn is None:
             return None
         return drawn, groups.judge(drawn, config, world)
+
+    @property
+    def _epoch(self) -> float:
+        """How often each prompt was drawn, the groups in hand counted."""
+        return self.order.position / self.order.count
+
+    def _state(self, epoch: float) -> dict[str, float]:
+        return groups.trl_state(self.config, self.order.count, self.world.size, epoch)
 
     def _update(self, rows: Sequence[Row]) -> StepResult:
         """Take one optimizer step."""
@@ -419,7 +436,7 @@ class Run:
         result = update(ready.policy, rows, self.optimizer, self.scheduler, ready.settings, self.world)
         self.whole, self.position = False, None
         self.step += 1
-        self.moved = self.moved or not result.skipped
+        self.moved = self.moved or result.moved
         return result
 
     def _refresh(self) -> None:
@@ -507,7 +524,7 @@ class Run:
             **groups.reward_metrics(judged, self.job.rewards),
             **result.metrics,
             "skipped": float(result.skipped),
-            "epoch": self.order.position / self.order.count,
+            "epoch": self._epoch,
             "num_tokens": self.counted.tokens,
             "time/step": whole,
             "time/sample": sampling,
@@ -642,10 +659,11 @@ class Run:
             f"held-out prompts, {name}: {len(self.encoded.held_out):,}, one greedy completion and"
             f" {self.config.eval_samples} sampled of each"
         )
-        found = evaluate.held_out(
-            self.ready.sampler, self.engine, self.encoded.held_out, self.config.eval_samples,
-            reward=TOTAL, seed=self.config.seed, world=self.world,
-        )  # fmt: skip
+        with TrlLog(self._state(0.0)):  # before and after alike, as the step, which is 0
+            found = evaluate.held_out(
+                self.ready.sampler, self.engine, self.encoded.held_out, self.config.eval_samples,
+                reward=TOTAL, seed=self.config.seed, world=self.world,
+            )  # fmt: skip
         if self.world.first:
             try:
                 evaluate.write_held_out(self.folder, name, found)

@@ -36,6 +36,7 @@ from rewardkit import __version__
 from rewardkit.engine import Engine, Scored
 from rewardkit.errors import RunFolderError, UsageError
 from rewardkit.records import encode_json, generation_line, group_key
+from rewardkit.records.groups import named_group_key
 from rewardkit.records.scores import ScoreLines
 from rewardkit.records.text import path_text
 from rewardkit.reward import COMPLETION_IDS, TrlReward
@@ -73,15 +74,18 @@ def wants_ids(engine: Engine) -> bool:
 
 
 def as_generation(
-    sample: Sample, completions: Sequence[SampledText], step: int | None, *, ids: bool = False
+    sample: Sample, completions: Sequence[SampledText], step: int | None, *, ids: bool = False, repeat: int = 0
 ) -> Generation:
     """Return a sampled group as the generation that is scored and written: with its step and its key.
+
+    What is compared is one draw of a task: another one in the same step is a group of its own, for rewards, too.
 
     Args:
         sample: The task.
         completions: What was sampled.
         step: Of training.
         ids: Whether completions have their token ids as the column `completion_ids`.
+        repeat: How often the same task was drawn before in this step.
     """
     here = msgspec.structs.replace(sample, step=step)
     found = tuple(
@@ -93,7 +97,10 @@ def as_generation(
         )
         for one in completions
     )
-    return Generation(here, found, key=group_key(None, here.id, here.step, here.prompt, here.reference))
+    key = group_key(None, here.id, here.step, here.prompt, here.reference)
+    if repeat:
+        key = named_group_key(None, step, [f"{key:016x}", repeat])
+    return Generation(here, found, key=key)
 
 
 def run_path(config: GRPOConfig, stem: str, *, data: str = "") -> Path:

@@ -518,12 +518,14 @@ def make_ready(
     start = adapter.snapshot(loaded.model)
     if restore is not None:
         restore(loaded)
+    path = room.plan.path if room is not None else None
     store = undo = streamed = None
-    if room is not None and room.plan.path.streamed:
+    if room is not None and path is not None and path.mode == "offload":
+        store = LayerInputs(mover_for(device, room.free_host))
+    if path is not None and path.keep:
         assert isinstance(found, Streamed)  # `_known` has planned with it
-        streamed = replace(found, keep_attention=room.plan.path.keeps_attention)
-    elif room is not None and room.plan.path.checkpointing:
-        store = LayerInputs(mover_for(device, room.free_host)) if room.plan.path.mode == "offload" else None
+        streamed = replace(found, keep=path.keep, chunk=path.chunk, store=store)
+    elif path is not None and path.checkpointing:
         undo = checkpoint_layers(loaded.model, store)
         if isinstance(found, str):
             note = f"layers are computed again whole and not streamed in chunks, which would take less memory: {found}"

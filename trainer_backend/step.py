@@ -57,7 +57,7 @@ class Policy:
         layout: "shared" where the model allows rows to share their beginning, "line" where its layers are streamed
             (`batch`).
         reference: Makes the model the reference policy for as long as its context is open; needed for a KL.
-        store: Where the inputs of checkpointed layers wait, where that is on the host (`model.offload`).
+        store: Where the inputs of layers wait, where that is on the host (`model.offload`); the same as `streamed` has.
         streamed: The model's decoder with its layers streamed, with the layout "line"; None: its own layers.
 
     Raises:
@@ -161,6 +161,8 @@ class StepResult:
             counted tokens these are.
         logps: Log-probs of each row given, before the step, [its length] on the CPU; None for rows not computed.
         skipped: Whether the step was left out because of a NaN or an infinity.
+        moved: Whether a weight is another than before: not where the step was skipped, and not without a gradient as
+            long as the optimizer has no moments, or with a learning rate of 0.
         loss, policy_loss, kl_loss: The loss, and its parts: `loss = policy_loss + kl_loss - entropy_coef * entropy`.
         grad_norm: Before clipping.
     """
@@ -168,6 +170,7 @@ class StepResult:
     metrics: dict[str, float]
     logps: list[torch.Tensor | None]
     skipped: bool
+    moved: bool
     loss: float
     policy_loss: float
     kl_loss: float
@@ -215,15 +218,33 @@ def update(
         lost = world.sums([seen.lost])[0] > 0
         norm = _norm(policy, plan, world)
         skipped = lost or not math.isfinite(norm)
+        moved = False
         if not skipped:
             if settings.max_grad_norm:
                 torch.nn.utils.clip_grads_with_norm_(policy.trained, settings.max_grad_norm, torch.tensor(norm))
-            optimizer.step()
+            moved = _stepped(policy, optimizer, still=norm == 0.0 or rate == 0.0)
         if scheduler is not None:
             _advance(scheduler)
     finally:
         optimizer.zero_grad(set_to_none=True)
-    return _result(rows, plan, seen, world, rate=rate, norm=math.nan if lost else norm, skipped=skipped)
+    return _result(rows, plan, seen, world, rate=rate, norm=math.nan if lost else norm, skipped=skipped, moved=moved)
+
+
+def _stepped(policy: Policy, optimizer: torch.optim.Optimizer, *, still: bool) -> bool:
+    """Let the optimizer step, and return whether that changed a weight.
+
+    A batch of dead groups is a step like any other, as in TRL and verl: the moments of earlier steps go on moving the
+    weights, and decay.
+
+    Args:
+        policy: Its trained parameters are the optimizer's.
+        optimizer: The optimizer.
+        still: The gradient or the learning rate is 0, so the weights may stay; only then are they looked at, which
+            takes a copy of them.
+    """
+    before = [weight.detach().clone() for weight in policy.trained] if still else None
+    optimizer.step()
+    return before is None or not all(map(torch.equal, policy.trained, before))
 
 
 def _advance(scheduler: torch.optim.lr_scheduler.LRScheduler) -> None:
@@ -372,7 +393,6 @@ def _forward(
         if policy.streamed is not None:
             assert isinstance(policy.head, Head) and step.branches is not None  # as Policy and a line have them
             (ids,), (positions,), (branches,) = step.input_ids, step.position_ids, step.branches
-            # A store on the host for streamed layers' inputs is handed over here.
             states = policy.streamed.hidden_states(ids, positions, segments_of(branches)).index_select(0, step.sources)
             found = score_states(states, policy.head, step.targets, **how)
         else:
@@ -476,6 +496,7 @@ def _norm(policy: Policy, plan: _Plan, world: World) -> float:
 BY_TRL = {
     "clip_low": "clip_ratio/low_mean",
     "clip_high": "clip_ratio/high_mean",
+    "capped": "cispo_clip_ratio",
     "kl_ref": "kl",
     "entropy": "entropy",
     "ratio_mean": "ratio/mean",
@@ -579,6 +600,7 @@ def _result(
     rate: float,
     norm: float,
     skipped: bool,
+    moved: bool,
 ) -> StepResult:
     lengths = [row.length for row in rows]
     measured = sum(len(value) for value in seen.logps.values())
@@ -604,7 +626,7 @@ def _result(
     found |= _together(world.gather((seen.means, seen.lowest, seen.highest)))
     found = {name: value for name, value in found.items() if math.isfinite(value)}
     logps = [seen.logps.get(at) for at in range(len(rows))]
-    return StepResult(found, logps, skipped, loss, policy, kl, norm)
+    return StepResult(found, logps, skipped, moved, loss, policy, kl, norm)
 
 
 def _together(

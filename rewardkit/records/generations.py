@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from rewardkit.errors import InputError
-from rewardkit.records.groups import Groups, group_key, sample_slot
+from rewardkit.records.groups import Groups, group_key, slot_of
 from rewardkit.records.jsonl import READER as JSON_LINES
 from rewardkit.records.rows import BadRow, Row
 from rewardkit.records.source import Source
@@ -177,7 +177,8 @@ def own_generation(row: Row | BadRow, prefix: str, groups: Groups) -> Generation
     if not line.completions:
         return BadRow(row.line, "completions is an empty list")
     key = given or group_key(line.model, line.id, line.step, line.prompt, line.reference)
-    counted = groups.start(sample_slot(line.model, line.id, line.step), key, len(line.completions))
+    slot = slot_of(key, line.model, line.id, line.step, line.prompt, line.reference)
+    counted = groups.start(slot, key, len(line.completions))
     sample = Sample(line.id, line.prompt, line.reference, line.columns, line.step)
     return Generation(sample, line.completions, line.model, line.start or counted, f"{prefix}{row.line}", key)
 

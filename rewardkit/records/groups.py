@@ -46,6 +46,11 @@ def sample_slot(model: str | None, id: str | int, step: int | None) -> int:
     return int.from_bytes(digest(["id", model, id, step]))
 
 
+def slot_of(key: int, model: str | None, id: str | int, step: int | None, prompt: Any, reference: Any) -> int:
+    """Return the slot of a generation that has its key: a group with a name of its own is no other task with its id."""
+    return sample_slot(model, id, step) if key == group_key(model, id, step, prompt, reference) else key
+
+
 def content_id(step: int | None, prompt: Any, reference: Any) -> str:
     """Return the id of a sample whose source has none: 16 hexadecimal digits."""
     return digest([step, prompt, reference]).hex()

@@ -16,7 +16,7 @@ import msgspec
 from rewardkit.errors import InputError, MapError, nearest
 from rewardkit.records.encoding import check_encoding
 from rewardkit.records.fieldmap import ROLES, FieldMap
-from rewardkit.records.groups import Groups, digest, group_key, named_group_key, sample_slot
+from rewardkit.records.groups import Groups, digest, group_key, named_group_key, slot_of
 from rewardkit.records.guess import Guess, guess, models_of
 from rewardkit.records.inputs import Given, Inputs, find_inputs
 from rewardkit.records.join import Join, JoinedReader, Table, joined_reader
@@ -242,7 +242,9 @@ class OwnRecords(Records):
                 start = groups.start(key, key, count)
                 yield Generation(result.sample, result.completions, result.model, start, result.where, key)
                 continue
-            groups.start(sample_slot(result.model, result.sample.id, result.sample.step), result.key, count)
+            sample = result.sample
+            slot = slot_of(result.key, result.model, sample.id, sample.step, sample.prompt, sample.reference)
+            groups.start(slot, result.key, count)
             self.duplicate_ids = groups.duplicate_ids
             yield result
 

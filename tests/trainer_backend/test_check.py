@@ -52,6 +52,16 @@ def test_a_run_that_can_learn(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "s a step at most: sampling" in out and "in all, held-out prompts" in out
 
 
+def test_a_function_with_trl_s_contract_is_told_of_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "by_trl.py").write_text(
+        "def fades(completions, trainer_state, **kwargs):\n"
+        "    left = 1 - trainer_state.global_step / trainer_state.max_steps\n"
+        "    return [left * text.count('a') for text in completions]\n"
+    )
+    code, out = look(tmp_path, capsys, {"reward.total": "by_trl.py:fades"})
+    assert code == 0 and "this run can learn" in out
+
+
 def test_every_warning_has_its_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, out = look(tmp_path, capsys)
     warned = [line for line in out.splitlines() if line.startswith("warning")]

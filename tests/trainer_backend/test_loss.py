@@ -468,6 +468,26 @@ def test_metrics_count_what_the_clip_takes_away() -> None:
     assert int((taken == 0).sum()) == 2
 
 
+def test_metrics_count_what_cispo_caps() -> None:
+    """As TRL 1.16 counts: above the cap itself (its epsilon_high, not 1 + epsilon_high), and only where A > 0."""
+    ratios = [[7.0, 5.5, 4.9, 9.0], [8.0, 1.0, 6.0, 6.0], [5.1, 0.2, 5.0 - 1e-9, 1.0]]
+    counted = [[True, True, True, False], [True, True, True, True], [True, True, True, True]]
+    advantages = [0.5, -2.0, 1.0]
+    high = [
+        ratio > 5.0 and advantage > 0
+        for line, flags, advantage in zip(ratios, counted, advantages, strict=True)
+        for ratio, flag in zip(line, flags, strict=True)
+        if flag
+    ]
+    assert (sum(high), len(high)) == (3, 11)
+    logps = tensor([[math.log(ratio) - 3.0 for ratio in line] for line in ratios])
+    ctx = Context(mask=torch.tensor(counted), advantages=tensor(advantages), old_logps=torch.full_like(logps, -3.0))
+    assert metrics(preset("cispo"), logps, ctx)["capped"] == pytest.approx(3 / 11)
+    assert metrics(preset("cispo", ratio_cap=7.5), logps, ctx)["capped"] == 0.0
+    assert "capped" not in metrics(preset("dapo"), logps, ctx) | metrics(preset("dppo_tv"), logps, ctx)
+    assert bool((gradients(preset("cispo"), logps, ctx).logps[ctx.mask] != 0).all()), "capped, not taken away"
+
+
 # --------------------------------------------------------------------------------------------------------------- errors
 
 

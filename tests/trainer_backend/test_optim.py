@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import copy
 from typing import Any
 
 import pytest
@@ -11,7 +12,10 @@ torch = pytest.importorskip("torch", reason="the trainer needs torch")
 pytest.importorskip("transformers", reason="schedules are transformers'")
 
 from rewardkit.errors import OptionError, UnknownName, UsageError  # noqa: E402
+from trainer_backend import optim  # noqa: E402
 from trainer_backend.optim import OPTIMIZERS, build_optimizer, build_scheduler  # noqa: E402
+
+CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
 def weights(seed: int = 0, size: int = 80) -> list[Any]:
@@ -48,6 +52,46 @@ def test_adamw_is_adamw() -> None:
     expected = 0.1 * 0.25 / (0.25 + 1e-3)
     torch.testing.assert_close(given[0].detach(), start[0] * (1 - 0.1 * 0.5) - expected)
     torch.testing.assert_close(given[1].detach(), start[1] - expected)  # biases do not decay
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=CUDA)])
+def test_moments_on_the_host_change_no_bit(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In buckets of one weight and of several, with decay and a schedule, with state passed from one to the other."""
+    monkeypatch.setattr(optim, "BUCKET", 2 * 4 * 80 * 80 + 100)  # a matrix, or all that are small
+    given = [[torch.nn.Parameter(one.detach().to(device)) for one in (*weights(0), *weights(1))] for _ in range(2)]
+    how = {"learning_rate": 0.1, "weight_decay": 0.5, "betas": (0.8, 0.9)}
+    plain, waiting = (build_optimizer("adamw_torch", one, on_host=at == 1, **how) for at, one in enumerate(given))
+    told: list[int] = []
+    waiting.register_step_pre_hook(lambda *step: told.append(1))
+    schedules = [build_scheduler("linear", one, steps=8) for one in (plain, waiting)]
+    dice = torch.Generator().manual_seed(3)
+    for step in range(6):
+        for pair in zip(*given, strict=True):
+            slope = torch.randn(pair[0].shape, generator=dice).to(device)
+            for weight in pair:
+                weight.grad = slope.clone()
+        for one, schedule in zip((plain, waiting), schedules, strict=True):
+            one.step()
+            schedule.step()
+        assert all(torch.equal(*pair) for pair in zip(*given, strict=True))
+        moments = [state[name] for state in waiting.state.values() for name in optim.MOMENTS]
+        assert len(moments) == 8 and all(one.device.type == "cpu" for one in moments)
+        if step == 2:  # as a checkpoint does, in both directions
+            states = [copy.deepcopy(one.state_dict()) for one in (plain, waiting)]
+            plain.load_state_dict(states[1])
+            waiting.load_state_dict(states[0])
+    assert told and [group["lr"] for group in plain.param_groups] == [group["lr"] for group in waiting.param_groups]
+
+
+@CUDA
+def test_moments_on_the_host_leave_the_device() -> None:
+    weight = torch.nn.Parameter(torch.randn(64, 1 << 18, device="cuda"))
+    optimizer = build_optimizer("adamw_torch", [weight], learning_rate=0.1, on_host=True)
+    weight.grad = torch.ones_like(weight)
+    before = torch.cuda.memory_allocated()
+    optimizer.step()
+    assert torch.cuda.memory_allocated() - before < 1 << 20 < weight.numel()
+    assert optimizer.state[weight]["exp_avg"].is_pinned()
 
 
 def test_8bit_state_is_8bit() -> None:

@@ -43,10 +43,18 @@ from trainer_backend.plan import (
     make_plan,
     nf4_bytes,
     out_of_memory,
-    paths,
     shape_of,
 )
-from trainer_backend.plan.paths import KEEP, OFFLOAD, RECOMPUTE, STREAMED, STREAMED_AGAIN, Path
+from trainer_backend.plan.paths import (
+    KEEP,
+    OFFLOAD,
+    RECOMPUTE,
+    STREAMED,
+    STREAMED_AGAIN,
+    STREAMED_ALL,
+    STREAMED_OFFLOAD,
+    Path,
+)
 
 LLAMA_8B = LlamaConfig(
     vocab_size=128_256,
@@ -269,9 +277,7 @@ STREAMS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def streamed_pass(
-    name: str, path: Path, dtype: torch.dtype, tokens: int, rows: int, monkeypatch: pytest.MonkeyPatch, chunk: int
-) -> tuple[int, int]:
+def streamed_pass(name: str, path: Path, dtype: torch.dtype, tokens: int, rows: int, chunk: int) -> tuple[int, int]:
     """Return the most bytes alive in the pass of a line through streamed layers, and those that are predicted."""
     family, changes = STREAMS[name]
     settings = FAMILIES[family]()
@@ -280,7 +286,8 @@ def streamed_pass(
     model = add_adapter(AutoModelForCausalLM.from_config(settings).to(dtype), config(), None, []).train()
     found = streamed_of(model, dtype, chunk=chunk)
     assert isinstance(found, Streamed), found
-    found = replace(found, keep_attention=path.keeps_attention)
+    path = replace(path, chunk=chunk)
+    found = replace(found, keep=path.keep)
     there = [*model.parameters(), *model.buffers()]
     for weight in model.parameters():
         if weight.requires_grad:
@@ -290,7 +297,6 @@ def streamed_pass(
     segments = [Segment(at, at + width) for at in range(0, tokens, width)]
     with LiveMemory(there) as live, precision("cpu", dtype):
         found.hidden_states(torch.arange(tokens) % 101, torch.arange(width).repeat(rows), segments).sum().backward()
-    monkeypatch.setattr(paths, "STREAMED_CHUNK", chunk)
     made = estimate(
         task(shape_of(settings), number=dtype.itemsize, device="cpu", longest_prompt=width // 2),
         config(per_device_train_batch_size=64, max_completion_length=width // 2),
@@ -305,7 +311,7 @@ LINES = [(1024, 1, 128), (1024, 4, 64), (512, 2, 2048)]
 """Tokens, rows and tokens of a chunk."""
 
 
-@pytest.mark.parametrize("path", [STREAMED, STREAMED_AGAIN], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [STREAMED, STREAMED_AGAIN, STREAMED_ALL], ids=lambda path: path.name)
 @pytest.mark.parametrize(
     ("name", "line", "dtype"),
     [
@@ -320,7 +326,7 @@ def test_the_peak_of_streamed_layers_is_predicted(
     name: str, line: tuple[int, int, int], dtype: torch.dtype, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokens, rows, chunk = line
-    measured, found = streamed_pass(name, path, dtype, tokens, rows, monkeypatch, chunk)
+    measured, found = streamed_pass(name, path, dtype, tokens, rows, chunk)
     assert 0.98 * measured <= found <= 1.1 * measured, (found, measured, found / measured)
 
 
@@ -455,15 +461,20 @@ def test_memory_decides_between_keeping_computing_again_and_the_host(shape_8b: S
     settings = config(
         r=16, max_completion_length=3584, per_device_train_batch_size=4, num_generations=4, load_in_4bit=True
     )
-    found = [make_plan(task(shape_8b), settings, free=int(size * GB)) for size in (140, 40, 20, 14, 10)]
+    found = [make_plan(task(shape_8b), settings, free=int(size * GB)) for size in (140, 30, 20, 14, 10)]
     assert all(made.fits for made in found)
     assert [(made.path, made.token_budget) for made in found] == [
-        (KEEP, 16_384),
-        (KEEP, 4096),
+        (STREAMED_ALL, 16_384),
+        (STREAMED_ALL, 4096),
         (STREAMED, 16_384),
         (STREAMED, 8192),
-        (STREAMED_AGAIN, 4096),
+        (STREAMED_OFFLOAD, 16_384),
     ]
+    resident = settings.model_copy(update={"mode": "resident"})
+    least = make_plan(task(shape_8b), resident, free=int(10.5 * GB))
+    assert (least.path, least.token_budget, least.host_peak) == (STREAMED_AGAIN, 4096, 0)
+    short = settings.model_copy(update={"max_completion_length": 1024})
+    assert make_plan(task(shape_8b), short, free=int(140 * GB)).path is KEEP
     whole = task(shape_8b, streams=False)
     found = [make_plan(whole, settings, free=int(size * GB)) for size in (140, 40, 20, 12.5, 10.5)]
     assert all(made.fits for made in found)
@@ -484,7 +495,8 @@ def test_a_model_streams_as_it_was_found_and_before_that_as_its_configuration_sa
     assert path(shape_8b, {}, lora_dropout=0.1) is RECOMPUTE
     assert path(shape_8b, {"streams": False}) is RECOMPUTE
     assert path(shape_8b, {"dense": True}) is not STREAMED
-    assert path(shape_8b, {}, mode="offload") is OFFLOAD
+    assert path(shape_8b, {}, mode="offload") is STREAMED_OFFLOAD
+    assert path(shape_8b, {"streams": False}, mode="offload") is OFFLOAD
     assert path(replace(shape_8b, streams=False), {}) is RECOMPUTE
     assert path(replace(shape_8b, streams=False), {"streams": True}) is STREAMED
 
@@ -511,14 +523,38 @@ def test_which_configurations_stream(settings: Any, streams: bool) -> None:
     assert shape_of(settings).streams is streams
 
 
+def test_rows_with_a_short_prompt_are_planned_apart(shape_8b: Shape) -> None:
+    """What they share is too little of them, so they stand alone (`batch`): no mask, and no keys that are repeated."""
+    short, long = (
+        estimate(
+            task(shape_8b, shared=True, longest_prompt=prompt),
+            config(max_completion_length=1024),
+            token_budget=8192,
+            path=KEEP,
+        )
+        for prompt in (32, 512)
+    )
+    apart = estimate(
+        task(shape_8b, shared=False, longest_prompt=32),
+        config(max_completion_length=1024),
+        token_budget=8192,
+        path=KEEP,
+    )
+    assert (short.training, bytes_of(short, "attention mask")) == (apart.training, 0)
+    assert bytes_of(long, "attention mask") > 0 and long.training > short.training
+
+
 def test_what_is_set_is_kept(shape_8b: Shape) -> None:
     free = int(140 * GB)
     offload = make_plan(task(shape_8b), config(mode="offload"), free=free)
-    assert offload.path is OFFLOAD
-    assert offload.host_peak == bytes_of(offload, "layer inputs") > 0
+    assert offload.path is STREAMED_OFFLOAD
+    waiting = ("layer inputs", "attention's output", "optimizer")
+    assert offload.host_peak == sum(bytes_of(offload, name) for name in waiting)
+    assert bytes_of(offload, "... on the way") == sum(bytes_of(offload, name) for name in waiting[:2]) // 32 * 2
     again = make_plan(task(shape_8b), config(gradient_checkpointing=True), free=free)
     assert again.path is STREAMED
-    assert make_plan(task(shape_8b), config(gradient_checkpointing=False, fit_in=20), free=free).path is KEEP
+    kept = make_plan(task(shape_8b), config(gradient_checkpointing=False, fit_in=20), free=free)
+    assert not kept.path.checkpointing
     tokens = make_plan(task(shape_8b), config(token_budget=3000), free=free)
     assert tokens.token_budget == 3000
     small = make_plan(task(shape_8b), config(token_budget=100), free=free)

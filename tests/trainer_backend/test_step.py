@@ -250,6 +250,21 @@ def test_an_unscored_row_is_in_no_numerator_and_no_denominator() -> None:
         assert result.metrics["completions/mean_length"] != other.metrics["completions/mean_length"]
 
 
+def test_what_cispo_caps_is_counted_over_micro_steps() -> None:
+    policy = tiny_policy("llama")
+    rows = near(policy, make_rows(23, groups=4))
+    result = update(policy, rows, KeepGradients(policy.trained), None, settings(preset("cispo", ratio_cap=1.1)))
+    capped = tokens = 0
+    for row, logps in zip(rows, result.logps, strict=True):
+        if logps is not None:  # a row without advantage is not computed
+            ratios = (logps - torch.as_tensor(row.old_logps)).exp().tolist()
+            capped += sum(ratio > 1.1 and row.advantage > 0 for ratio in ratios)
+            tokens += len(ratios)
+    assert 0 < capped < tokens
+    assert result.metrics["cispo_clip_ratio"] == pytest.approx(capped / tokens)
+    assert not any(name.startswith("clip_ratio") for name in result.metrics)
+
+
 def test_rewards_alike_in_float32_make_a_dead_group() -> None:
     """Eight float32 1.2s have a standard deviation of 1.3e-7, which TRL's tolerance of 1e-8 takes for spread."""
     rewards = torch.tensor([1.2] * 8, dtype=torch.float32)
@@ -273,8 +288,37 @@ def test_a_batch_of_dead_groups_is_a_step_with_gradient_zero() -> None:
     before = copy.deepcopy([weight.detach() for weight in policy.trained])
     for given in (rows, []):
         result = update(policy, given, optimizer, None, settings())
-        assert not result.skipped and result.grad_norm == 0.0 and result.loss == 0.0
+        assert not result.skipped and result.grad_norm == 0.0 and result.loss == 0.0 and not result.moved
     assert all(torch.equal(weight, old) for weight, old in zip(policy.trained, before, strict=True))
+
+
+@pytest.mark.parametrize(("name", "moves"), [("adamw_torch", True), ("sgd", False)])
+def test_after_a_live_step_a_dead_one_moves_what_has_moments(name: str, moves: bool) -> None:
+    """As in TRL, whose gradient is zeros then: the moments go on. They are part of what the optimizer is."""
+    policy = tiny_policy("llama")
+    rows = make_rows(10)
+    dead = [dataclasses.replace(row, advantage=0.0) for row in rows]
+    optimizer = build_optimizer(name, policy.trained, learning_rate=0.1)
+    assert update(policy, rows, optimizer, None, settings()).moved
+    before = copy.deepcopy([weight.detach() for weight in policy.trained])
+    expected = [copy.deepcopy(policy.trained), copy.deepcopy(optimizer.state_dict())]
+    assert update(policy, dead, optimizer, None, settings()).moved == moves
+    assert moves != all(torch.equal(weight, old) for weight, old in zip(policy.trained, before, strict=True))
+    plain = build_optimizer(name, expected[0], learning_rate=0.1)
+    plain.load_state_dict(expected[1])
+    for weight in expected[0]:
+        weight.grad = torch.zeros_like(weight)
+    plain.step()
+    assert all(torch.equal(weight, other) for weight, other in zip(policy.trained, expected[0], strict=True))
+
+
+def test_a_step_with_a_rate_of_zero_moves_nothing() -> None:
+    """The first one of a schedule that warms up."""
+    policy = tiny_policy("llama")
+    optimizer = build_optimizer("adamw_torch", policy.trained, learning_rate=0.1)
+    scheduler = build_scheduler("constant_with_warmup", optimizer, steps=4, warmup_steps=2)
+    moved = [update(policy, make_rows(10), optimizer, scheduler, settings()).moved for _ in range(2)]
+    assert moved == [False, True]
 
 
 # ---------------------------------------------------------------------------------------------------------- on policy

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import functools
 import gc
 import itertools
 import json
@@ -29,6 +30,7 @@ pytest.importorskip("peft")
 import numpy as np
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from planned_runs import TINY, planned_run, write_random_model
 from safetensors.torch import load_file
 from tiny_runs import (
     PROMPTS,
@@ -45,7 +47,7 @@ from tiny_runs import (
 )
 
 import trainer_backend
-from rewardkit import Score, parse, read_generations, score
+from rewardkit import Score, group_reward, parse, read_generations, score
 from rewardkit.errors import ContractError, RewardkitError, RunFolderError, UsageError
 from rewardkit.reward import as_reward
 from rewardkit.training import TrainOptions
@@ -54,9 +56,9 @@ from trainer_backend.errors import NotFinite
 from trainer_backend.model import adapter
 from trainer_backend.model.adapter import snapshot, trained
 from trainer_backend.model.load import load
+from trainer_backend.model.offload import LayerInputs
 from trainer_backend.model.streamed import Streamed
-from trainer_backend.plan.paths import STREAMED as STREAMED_PATH
-from trainer_backend.plan.paths import STREAMED_AGAIN
+from trainer_backend.plan.paths import PATHS
 from trainer_backend.rollout.options import SamplingOptions
 from trainer_backend.rollout.transformers_sampler import TransformersSampler
 from trainer_backend.run import OutOfMemory
@@ -899,10 +901,29 @@ def test_the_sampler_gets_an_adapter_when_it_is_to_sample(tmp_path: Path, monkey
     assert told == [3, 6] and "does not sample" not in notes_of(tmp_path)
 
 
+def test_an_adapter_that_did_not_move_is_not_handed_over_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM would empty its cache of prefixes for nothing. From the first live step on, moments move it."""
+    told: list[int] = []
+    monkeypatch.setattr(TransformersSampler, "update", lambda self, version: told.append(version))
+    scores = iter([1.0] * 64 + [0.0, 1.0] * 16 + [1.0] * 64)  # two dead steps, a live one, two dead ones
+    out = trainer(
+        tmp_path, lambda completion: next(scores), max_steps=5, per_device_train_batch_size=32, check_logps_every=0
+    ).train()
+    assert [line["rows/learning"] for line in metrics_of(tmp_path)] == [0.0, 0.0, 32.0, 0.0, 0.0]
+    assert told == [3, 4] and out.learning.learned
+
+
 def test_the_plan_is_held_against_what_the_first_step_took(tmp_path: Path) -> None:
     trainer(tmp_path, max_steps=3).train()
     (line,) = [line for line in log_of(tmp_path) if line["event"] == "memory"]
     assert line["step"] == 1 and line["peak_gb"] > 0.1 and line["planned_gb"] > 0.7
+
+
+def test_the_runs_that_hold_plans_against_a_gpu_s_memory(tmp_path: Path) -> None:
+    """The code of test_train_gpu.py with a tiny model; a CPU's figures are those of a process, and are not compared."""
+    model = write_random_model(tmp_path / "model", TINY, torch.float32, "cpu")
+    run = planned_run(tmp_path / "job", model, tokens=40, rows=8, dtype="float32", mode="offload")
+    assert run.peak > 0.1 and run.planned > 0.1 and "their inputs waiting on the host: peak about" in run.plan
 
 
 class Unquantised(TransformersSampler):
@@ -1184,23 +1205,27 @@ def test_streamed_layers_start_each_ratio_at_one_and_are_resumed_bit_by_bit(tmp_
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("path", [STREAMED_PATH, STREAMED_AGAIN], ids=lambda path: path.name)
-def test_attention_is_kept_where_the_plan_says_so(tmp_path: Path, path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("path", [path for path in PATHS if path.streamed], ids=lambda path: path.name)
+def test_layers_are_streamed_as_the_plan_says(tmp_path: Path, path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     plan, states = setup.planning.make_plan, Streamed.hidden_states
-    kept: list[bool] = []
+    found: list[tuple[Any, ...]] = []
+    moved: list[int] = []
 
     def noted(self: Streamed, *args: Any) -> torch.Tensor:
         if torch.is_grad_enabled():
-            kept.append(self.keep_attention)
+            found.append((self.keep, self.chunk, self.store is not None))
+            moved.append(0 if self.store is None else self.store.moved)
         return states(self, *args)
 
     def planned(*args: Any, **options: Any) -> Any:
         return dataclasses.replace(plan(*args, **options), path=path)
 
     monkeypatch.setattr(setup.planning, "make_plan", planned)
+    monkeypatch.setattr(setup, "LayerInputs", functools.partial(LayerInputs, least=1))
     monkeypatch.setattr(Streamed, "hidden_states", noted)
-    trainer(tmp_path, max_steps=1).train()
-    assert kept and set(kept) == {path.keeps_attention}
+    out = trainer(tmp_path, max_steps=2).train()
+    assert found and set(found) == {(path.keep, path.chunk, path.mode == "offload")}
+    assert out.learning.learned and (path.mode == "offload") == (moved[-1] > 0)
 
 
 def test_a_model_that_cannot_be_streamed_says_why_once_and_trains(tmp_path: Path) -> None:
@@ -1284,6 +1309,32 @@ def test_vllm_beside_4_bit_weights_says_what_it_samples_from(tmp_path: Path) -> 
         assert "correction (token_truncate) weighs each token" in notes and "before the first update" in notes
 
 
+@pytest.mark.parametrize("in_4bit", [False, True], ids=["plain", "NF4"])
+def test_vllm_beside_training_holds_no_memory(tmp_path: Path, in_4bit: bool) -> None:
+    """100 steps on a GPU, with checkpoints: neither the device's memory grows nor the host's, and log-probs agree."""
+    pytest.importorskip("vllm", reason="the second sampler")
+    on_gpu = torch.cuda.is_available()
+    if in_4bit and not on_gpu:
+        pytest.skip("vLLM has no 4-bit weights on a CPU")
+    write_model(tmp_path / "model", hidden=128)
+    device, host = [], []
+
+    def look(step: int, metrics: Mapping[str, float]) -> None:
+        gc.collect()
+        device.append(metrics.get("memory/used_gb", 0.0) * 1e9)
+        host.append(_resident_kib() * 1024)
+
+    settings = {"dtype": "bfloat16" if on_gpu else "float32", "load_in_4bit": in_4bit, "learning_rate": 1e-3}
+    trainer(
+        tmp_path / "run", model=str(tmp_path / "model"), engine="vllm", max_steps=100 if on_gpu else 10,
+        save_steps=20, check_logps_every=10, callbacks=[look], **settings,
+    ).train()  # fmt: skip
+    assert "does not sample" not in notes_of(tmp_path / "run")
+    half = len(device) // 2
+    assert max(device[half:]) - max(device[:half]) <= 8 << 20, device
+    assert max(host[half:]) - max(host[:half]) <= 64 << 20, host
+
+
 # ------------------------------------------------------------------------------------------------------ the Python door
 
 
@@ -1317,7 +1368,7 @@ def test_trl_functions_get_token_ids_and_may_log(tmp_path: Path) -> None:
     rows = [{"prompt": text, "answer": "a"} for text in PROMPTS[:3]]  # of a step's four, one is drawn twice
     out = trainer(tmp_path, by_trl, rows=rows, eval_dataset=rows, max_steps=2).train()
     assert out.learning.learned and {step for step, _ in seen} == {0, 1, 2}
-    assert sum(size for step, size in seen if step) == 64  # equal prompts are one group
+    assert [size for step, size in seen if step] == [8] * 8  # each draw is a group
     groups = list(read_generations(tmp_path / "generations.jsonl"))
     made = [one for group in groups for one in group.completions]
     assert len(made) == 64 and all(one.metadata["first"] == one.text[:1] for one in made)
@@ -1328,6 +1379,56 @@ def test_trl_functions_get_token_ids_and_may_log(tmp_path: Path) -> None:
     # What it scores on disk is what it scored here, ids and all.
     again = [value for scored in score(as_reward(by_trl), groups) for value in scored.scores["by_trl"]]
     assert [one.value for one in again] == [share(one.text) for one in made]
+
+
+def test_a_prompt_drawn_twice_in_a_step_is_two_groups_for_group_rewards(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is rewarded together is what is compared: one draw, here and from the written file."""
+    sizes: list[int] = []
+
+    @group_reward
+    def rank(completions: list[str]) -> list[float]:
+        sizes.append(len(completions))
+        return [float(sum(share(other) < share(text) for other in completions)) for text in completions]
+
+    trainer(tmp_path, rank, rows=ROWS[:3], max_steps=2, eval_samples=0).train()
+    assert sizes == [8] * 8
+    groups = list(read_generations(tmp_path / "generations.jsonl"))
+    assert len({one.key for one in groups}) == len(groups) == 8 and {one.start for one in groups} == {0}
+    assert len({(one.sample.id, one.sample.step) for one in groups}) == 6
+    again = [[one.value for one in scored.scores["rank"]] for scored in score(rank, groups)]
+    written = [json.loads(line)["value"] for line in (tmp_path / "scores.jsonl").read_text().splitlines()]
+    assert [value for values in again for value in values] == written and sizes == [8] * 16
+    rewardkit("eval", tmp_path / "generations.jsonl", "-r", "length", "-o", tmp_path / "eval")
+    summary = json.loads((tmp_path / "eval" / "summary.json").read_text())
+    assert summary["models"]["default"]["groups"]["n"] == 8
+    assert "id of another task" not in json.dumps(summary)
+
+
+@pytest.mark.parametrize(
+    ("how", "steps", "epochs"),
+    [
+        ({"max_steps": 5}, 5, 3),  # 20 prompts of 8
+        ({"max_steps": 5, "num_iterations": 2}, 5, 2),  # three batches of four prompts
+        ({"max_steps": None, "num_train_epochs": 1.5}, 3, 2),
+    ],
+)
+def test_trl_functions_are_told_where_the_run_stands(
+    tmp_path: Path, how: dict[str, Any], steps: int, epochs: int
+) -> None:
+    told: list[dict[str, Any]] = []
+
+    def by_trl(completions: list[str], trainer_state: Any, **kwargs: Any) -> list[float]:
+        told.append(vars(trainer_state))
+        return [share(text) * (1.0 - trainer_state.global_step / trainer_state.max_steps) for text in completions]
+
+    trainer(tmp_path, by_trl, eval_dataset=ROWS, eval_samples=0, **how).train()
+    held, drawn = [one for one in told if not one["global_step"]], [one for one in told if one["global_step"]]
+    assert len(held) == 2 * len(ROWS) and {one["epoch"] for one in held} == {0.0}
+    assert {(one["max_steps"], one["num_train_epochs"]) for one in told} == {(steps, epochs)}
+    epoch = {line["step"]: line["epoch"] for line in metrics_of(tmp_path)}
+    assert drawn and all(one["epoch"] == epoch[one["global_step"]] for one in drawn)
 
 
 def test_log_extra_wants_one_value_for_each_completion(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from rewardkit.errors import UsageError  # noqa: E402
 from rewardkit.types import Sample  # noqa: E402
 from trainer_backend.data import Prompt  # noqa: E402
 from trainer_backend.rollout.options import SamplingOptions  # noqa: E402
+from trainer_backend.rollout.process_state import allocator_settings  # noqa: E402
 from trainer_backend.rollout.vllm_inside import sleep_beside_others, weights_stay  # noqa: E402
 from trainer_backend.rollout.vllm_sampler import GRAPHS, VllmSampler, _allocator, _rank  # noqa: E402
 
@@ -137,10 +138,12 @@ class Worker:
 def vllm(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     """vLLM 0.25.1 for a GPU as a stand-in: what it was started with, and the calls in their order."""
     log: list[str] = []
-    found = SimpleNamespace(log=log, arguments={}, engine=Engine(log), in_use=0)
+    found = SimpleNamespace(log=log, arguments={}, engine=Engine(log), in_use=0, expandable=False)
 
     def start(**arguments: Any) -> Any:
         found.arguments = arguments
+        if found.expandable:
+            torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
         found.pools = {tag: Worker()._maybe_get_memory_pool_context(tag) for tag in ("weights", "kv_cache")}
         return SimpleNamespace(llm_engine=found.engine)
 
@@ -273,6 +276,20 @@ def test_expandable_segments_are_told_to_vllm_by_the_name_that_it_knows() -> Non
     assert _allocator("") == _allocator("max_split_size_mb:64") == {}
     both = "expandable_segments:True,max_split_size_mb:64"
     assert _allocator(both) == {"PYTORCH_CUDA_ALLOC_CONF": both}
+
+
+def test_the_start_leaves_the_settings_of_the_allocator_alone(vllm: Any, tmp_path: Path) -> None:
+    before = allocator_settings()
+    if before is None:
+        pytest.skip("this torch does not tell the settings of its allocator")
+    both = "expandable_segments:True,max_split_size_mb:64"
+    torch._C._accelerator_setAllocatorSettings(both)
+    vllm.expandable = True  # it gives this one alone
+    try:
+        sampler(tmp_path)
+        assert allocator_settings() == both
+    finally:
+        torch._C._accelerator_setAllocatorSettings(before)
 
 
 @pytest.mark.parametrize(

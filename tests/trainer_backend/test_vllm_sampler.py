@@ -25,7 +25,7 @@ from trainer_backend.model.errors import MissingExtra  # noqa: E402
 from trainer_backend.model.forward import precision  # noqa: E402
 from trainer_backend.rollout.agreement import Agreement, compare  # noqa: E402
 from trainer_backend.rollout.options import SamplingOptions, vllm_arguments  # noqa: E402
-from trainer_backend.rollout.process_state import kept_state  # noqa: E402
+from trainer_backend.rollout.process_state import allocator_settings, kept_allocator, kept_state  # noqa: E402
 from trainer_backend.rollout.types import Rollout, Sampler  # noqa: E402
 from trainer_backend.rollout.vllm_sampler import (  # noqa: E402
     TESTED,
@@ -197,6 +197,39 @@ def test_the_current_gpu_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     with kept_state():
         torch.cuda.set_device(0)
     assert current == [1]
+
+
+BOTH = "expandable_segments:True,max_split_size_mb:64"
+
+
+@pytest.mark.parametrize("settings", ["", BOTH])
+def test_the_allocator_is_as_before_also_after_an_error(settings: str) -> None:
+    """vLLM 0.25 gives it expandable segments alone, and torch takes the rest for not given."""
+    write, before = torch._C._accelerator_setAllocatorSettings, allocator_settings()
+    if before is None:
+        pytest.skip("this torch does not tell the settings of its allocator")
+    write(settings)
+    try:
+        with pytest.raises(ZeroDivisionError), kept_allocator():
+            write("expandable_segments:False")
+            write("expandable_segments:True")
+            _ = 1 / 0
+        assert allocator_settings() == settings
+    finally:
+        write(before)
+
+
+@pytest.mark.parametrize("after", [BOTH, "expandable_segments:True"])
+def test_where_torch_tells_its_settings_only_in_a_snapshot(monkeypatch: pytest.MonkeyPatch, after: str) -> None:
+    """torch 2.11. What has not changed is not written."""
+    kept, told = {"PYTORCH_CUDA_ALLOC_CONF": BOTH}, []  # type: ignore[var-annotated]
+    monkeypatch.delattr(torch._C, "_accelerator_getAllocatorSettings", raising=False)
+    monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", told.append)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda.memory, "_snapshot", lambda: {"segments": [], "allocator_settings": dict(kept)})
+    with kept_allocator():
+        kept["PYTORCH_CUDA_ALLOC_CONF"] = after
+    assert told == ([] if after == BOTH else [BOTH])
 
 
 # ---------------------------------------------------------------------------------------------------------- agreement

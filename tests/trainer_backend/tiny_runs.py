@@ -96,7 +96,7 @@ def write_model(folder: Path, hidden: int = 32) -> Path:
 def write_job(folder: Path, changes: Mapping[str, Any] | None = None, *, prompts: int = 8) -> Path:
     """Write model, prompts, rewards and a training file; `changes` by table.key. Return the file."""
     folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / "model").exists():
+    if "model.name" not in (changes or {}) and not (folder / "model").exists():
         write_model(folder / "model")
     lines = [json.dumps({"id": f"p{at}", "prompt": PROMPTS[at % 8], "answer": "a"}) for at in range(prompts)]
     (folder / "train.jsonl").write_text("\n".join(lines) + "\n")

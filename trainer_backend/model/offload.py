@@ -3,20 +3,23 @@
 With gradient checkpointing a model keeps one tensor a layer, its input: layers x tokens x hidden values. They are all
 that grows with the number of layers, and each is needed once, in reverse order, long after it was made. So each is
 copied to the host while its layer computes, and back while the layer above it goes backward. What is computed is the
-same: gradients are bit-equal to those without.
+same: gradients are bit-equal to those without. Streamed layers may keep more than their input; what is kept of one
+layer is a group, which comes back together.
 
     store = LayerInputs(mover_for(device))
     undo = checkpoint_layers(model, store)           # any model of transformers
     with learning(model), store.micro_step():        # one forward pass and its backward pass (`modes.learning`)
         score(...); loss.backward()
 
-How it holds together. torch's checkpoint saves a layer's arguments as autograd saves tensors, so saved-tensor hooks
-around it see exactly those (inside, its own are in force). `LayerInputs` keeps the order, starts the copy back of
-the next input when one is asked for, and is empty at the end of each micro-step, or says so. A `Mover` does the copies;
-on a CPU there is nothing to move. On CUDA they run on two side streams:
+How it holds together. `LayerInputs` keeps the order of the groups, starts the copy back of the next one when one is
+taken, and is empty at the end of each micro-step, or says so. Streamed layers put and take their groups themselves
+(`Streamed.store`). torch's checkpoint saves a layer's arguments as autograd saves tensors, so saved-tensor hooks around
+it see exactly those (inside, its own are in force): each is a group. A `Mover` does the copies; on a CPU there is
+nothing to move. On CUDA they run on two side streams:
 
-* a copy to the host waits for what was queued before it on the current stream, which made the tensor; `record_stream`
-  keeps the allocator from giving its memory away before the copy is done;
+* a copy to the host waits for what was queued before it on the current stream, which made the tensor; the tensor is
+  held until a layer has been queued beside the copy, and then the current stream waits for it: memory is used again in
+  the order of the stream, so how much is needed does not depend on how far the CPU is ahead of the device;
 * memory for a copy back is taken on the current stream, so the copy waits for what was queued there (it may still use
   that memory), and the current stream waits for the copy before it computes;
 * host memory is used again in the next micro-step, whose copies to the host wait for this one's copies back.
@@ -72,7 +75,10 @@ class Mover(Protocol):
     """Copies tensors to the host and back, in the background where the device can."""
 
     def out(self, tensor: torch.Tensor) -> Parked:
-        """Start a copy to the host."""
+        """Start a copy to the host; the tensor must be held until `settle`."""
+
+    def settle(self, parked: Parked) -> None:
+        """Have what is computed next wait for the copy to the host: the tensor may be let go of."""
 
     def back(self, parked: Parked) -> Arriving:
         """Start a copy back, after the one to the host."""
@@ -97,6 +103,9 @@ class InPlace:
         """Return the tensor itself."""
         return Parked(tensor)
 
+    def settle(self, parked: Parked) -> None:
+        """Nothing to do."""
+
     def back(self, parked: Parked) -> Arriving:
         """Return the tensor itself."""
         return Arriving(parked.host)
@@ -118,15 +127,26 @@ class InPlace:
 class HostMemory:
     """Host memory for one micro-step at a time: slabs that are filled from the start and then used again.
 
-    torch's own pinned memory comes in powers of two (168 MB take 256); slabs are cut to size. Where pinning is refused,
-    the slab stays pageable: slower, and right.
+    torch's own pinned memory comes in powers of two (168 MB take 256); a slab holds a whole number of what it was taken
+    for, rounded up by a 32nd of a full slab, and what is small finds room in any. Slabs that have become too small are
+    given back when a larger one is taken. Where pinning is refused, the slab stays pageable: slower, and right.
     """
 
-    def __init__(self, *, pin: bool, limit: int | None = None, slab: int = SLAB) -> None:
-        self.pin, self.limit, self.slab = pin, limit, slab
+    def __init__(
+        self, *, pin: bool, limit: int | None = None, slab: int = SLAB, wait: Callable[[], None] = lambda: None
+    ) -> None:
+        """Take none yet.
+
+        Args:
+            pin: Whether slabs are pinned.
+            limit: Bytes that may be taken; None: as many as there are.
+            slab: Bytes of a full slab.
+            wait: Waits for all copies, before a slab is given back that an earlier micro-step has used.
+        """
+        self.pin, self.limit, self.slab, self.wait = pin, limit, slab, wait
         self.slabs: list[torch.Tensor] = []
         self.refused = False
-        self._at, self._used = 0, 0
+        self._used: list[int] = []  # bytes of each slab
 
     @property
     def bytes(self) -> int:
@@ -140,15 +160,31 @@ class HostMemory:
             HostMemoryError: It would exceed the limit, or there is none.
         """
         size = like.numel() * like.element_size()
-        while self._at < len(self.slabs) and self._used + size > self.slabs[self._at].numel():
-            self._at, self._used = self._at + 1, 0
-        if self._at == len(self.slabs):
-            self._grow(max(self.slab, size))
-        start = self._used
-        self._used += -(-size // ALIGNED) * ALIGNED
-        return self.slabs[self._at][start : start + size].view(like.dtype).view(like.shape)
+        each = -(-size // ALIGNED) * ALIGNED
+        at = next((at for at, used in enumerate(self._used) if used + size <= self.slabs[at].numel()), None)
+        if at is None:
+            self._drop_unused()
+            at = self._grow(size)
+        start = self._used[at]
+        self._used[at] += each
+        return self.slabs[at][start : start + size].view(like.dtype).view(like.shape)
 
-    def _grow(self, size: int) -> None:
+    def _drop_unused(self) -> None:
+        """Give back slabs that this micro-step does not use: they are too small for what it needs."""
+        if 0 in self._used:
+            self.wait()
+            for at in reversed(range(len(self.slabs))):
+                if not self._used[at]:
+                    self._release(self.slabs.pop(at))
+                    del self._used[at]
+
+    def _grow(self, least: int) -> int:
+        """Take a slab of at least so many bytes, and return its place."""
+        step = max(ALIGNED, self.slab // 32)
+        each = max(-(-least // step), 1) * step
+        size = max(self.slab // each, 1) * each
+        if self.limit is not None:
+            size = min(size, max(least, self.limit - self.bytes))
         if self.limit is not None and self.bytes + size > self.limit:
             raise HostMemoryError(
                 f"layer inputs need more than the {self.limit / 1e9:.1f} GB of host memory they may take; lower"
@@ -166,16 +202,21 @@ class HostMemory:
             if self.refused:
                 _take_last_error()
         self.slabs.append(slab)
+        self._used.append(0)
+        return len(self.slabs) - 1
+
+    def _release(self, slab: torch.Tensor) -> None:
+        if self.pin and slab.is_pinned():
+            _cuda().cudaHostUnregister(slab.data_ptr())
 
     def reset(self) -> None:
         """Use all of it again."""
-        self._at, self._used = 0, 0
+        self._used = [0] * len(self.slabs)
 
     def close(self) -> None:
         """Give all of it back. Nothing may be copying."""
         for slab in self.slabs:
-            if self.pin and slab.is_pinned():
-                _cuda().cudaHostUnregister(slab.data_ptr())
+            self._release(slab)
         self.slabs.clear()
         self.reset()
 
@@ -200,9 +241,13 @@ class CudaMover:
 
     def __init__(self, device: torch.device, limit: int | None = None) -> None:
         self.device = device
-        self.memory = HostMemory(pin=True, limit=limit)
+        self.memory = HostMemory(pin=True, limit=limit, wait=self._wait)
         stream: Any = torch.cuda.Stream
         self._out, self._in = stream(device), stream(device)
+
+    def _wait(self) -> None:
+        self._out.synchronize()
+        self._in.synchronize()
 
     def out(self, tensor: torch.Tensor) -> Parked:
         """Start a copy to the host behind what made the tensor."""
@@ -210,8 +255,11 @@ class CudaMover:
         self._out.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self._out):
             host.copy_(tensor, non_blocking=True)
-        tensor.record_stream(self._out)
         return Parked(host, self._out.record_event())
+
+    def settle(self, parked: Parked) -> None:
+        """Have the current stream wait for the copy to the host."""
+        torch.cuda.current_stream(self.device).wait_event(parked.done)
 
     def back(self, parked: Parked) -> Arriving:
         """Start a copy back, into memory that is free once the current stream has come to this point."""
@@ -234,8 +282,7 @@ class CudaMover:
 
     def abandon(self) -> None:
         """Wait for all copies, then use host memory again."""
-        self._out.synchronize()
-        self._in.synchronize()
+        self._wait()
         self.memory.reset()
 
     def close(self) -> None:
@@ -251,19 +298,35 @@ def mover_for(device: torch.device | str, limit: int | None = None) -> Mover:
 
 
 @dataclass(eq=False)
-class _Slot:
-    """One layer input. `near` is the tensor itself, kept while it is the newest: the last one is needed at once."""
+class _Part:
+    """One tensor of a group: `near` is itself, as long as it is on the device; parked None: it stays there."""
 
-    index: int
-    version: int
     near: torch.Tensor | None
-    parked: Parked | None = None
+    version: int
+    parked: Parked | None
     arriving: Arriving | None = None
 
 
 @dataclass(eq=False)
+class Group:
+    """What is kept of one layer: one tensor or more, which come back together.
+
+    Attributes:
+        index: How many were put before it.
+        taken: Whether its backward pass has had it, or never will.
+    """
+
+    index: int
+    taken: bool = False
+    _parts: list[_Part] = field(default_factory=list)
+    _early: int = 0  # how many of them it was put with; the others were added
+
+
+@dataclass(eq=False)
 class LayerInputs:
-    """The layer inputs of one micro-step, in host memory.
+    """The layer inputs of one micro-step, in host memory, and what else of a layer is kept with its input.
+
+    On the device are at most what computes, what arrives or leaves beside it, and the newest.
 
     Attributes:
         mover: Does the copies.
@@ -274,13 +337,13 @@ class LayerInputs:
     mover: Mover
     least: int = LEAST_BYTES
     moved: int = 0
-    _slots: list[_Slot] = field(default_factory=list)
+    _groups: list[Group] = field(default_factory=list)
     _seen: int = 0
 
     @property
     def held(self) -> int:
-        """How many layer inputs wait for their backward pass."""
-        return sum(slot.parked is not None for slot in self._slots)
+        """How many layers' groups wait for their backward pass."""
+        return sum(not group.taken for group in self._groups)
 
     @contextlib.contextmanager
     def micro_step(self) -> Iterator[None]:
@@ -300,19 +363,98 @@ class LayerInputs:
             left = self.held
             self.forget()
             raise RuntimeError(f"{left} layer inputs were stored and never used: a forward pass had no backward pass")
-        self._slots.clear()
+        self._groups.clear()
 
     def forget(self) -> None:
         """Let go of what is stored: the forward pass is given up, and has no backward pass."""
-        for slot in self._slots:
-            slot.near = slot.parked = slot.arriving = None
-        self._slots.clear()
         self.mover.abandon()
+        for group in self._groups:
+            group.taken = True
+            group._parts.clear()
+        self._groups.clear()
 
     def close(self) -> None:
         """Give host memory back; it is taken anew where layer inputs are stored again."""
-        self._slots.clear()
+        self.forget()
         self.mover.close()
+
+    def put(self, *tensors: torch.Tensor) -> Group:
+        """Start a layer's group with its input, before the layer computes: the copy runs beside it.
+
+        Raises:
+            HostMemoryError: There is no more host memory for it.
+            RuntimeError: A tensor that was put before was changed in place.
+        """
+        if self._groups:
+            self._make_way()
+        else:
+            self.mover.reset()
+        group = Group(len(self._groups))
+        self._groups.append(group)
+        self.add(group, *tensors)
+        group._early = len(tensors)
+        return group
+
+    def add(self, group: Group, *tensors: torch.Tensor) -> None:
+        """Add what the layer has made to its group, which is the newest.
+
+        Raises:
+            HostMemoryError: There is no more host memory for it.
+        """
+        for tensor in tensors:
+            size = tensor.numel() * tensor.element_size()
+            moves = size >= self.least and tensor.is_contiguous()
+            group._parts.append(_Part(tensor, tensor._version, self.mover.out(tensor) if moves else None))
+            self.moved += size if moves else 0
+
+    def take(self, group: Group) -> list[torch.Tensor]:
+        """Return a group's tensors for the layer's backward pass, and start the copies of the group before it.
+
+        Raises:
+            RuntimeError: It was taken, or let go of; or a tensor of it was changed in place.
+        """
+        if group.taken:
+            raise RuntimeError(
+                "a layer input was asked for twice, or after its micro-step: a graph can go backward once"
+            )
+        group.taken = True
+        tensors = [self._found(part) for part in group._parts]
+        group._parts.clear()
+        if group.index:
+            self._start(self._groups[group.index - 1])
+        if not self.held:
+            self._groups.clear()
+        return tensors
+
+    def _make_way(self) -> None:
+        """Let go of what has had a layer's time to leave: not yet of what was added to the newest just now."""
+        newest = self._groups[-1]
+        older = self._groups[-2]._parts if len(self._groups) > 1 else []
+        for part in [*older, *newest._parts[: newest._early]]:
+            self._let_go(part)
+
+    def _let_go(self, part: _Part) -> None:
+        if part.near is None or part.parked is None:
+            return
+        if part.near._version != part.version:
+            raise RuntimeError(
+                "a layer changed its input in place, so its copy on the host cannot be trusted; use mode resident"
+            )
+        self.mover.settle(part.parked)
+        part.near = None
+
+    def _start(self, group: Group) -> None:
+        for part in group._parts:
+            if part.near is None and part.arriving is None and part.parked is not None:
+                part.arriving = self.mover.back(part.parked)
+
+    def _found(self, part: _Part) -> torch.Tensor:
+        if part.near is not None:
+            tensor = part.near
+            self._let_go(part)
+            return tensor
+        assert part.parked is not None
+        return self.mover.take(part.arriving or self.mover.back(part.parked))
 
     def run(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Call a layer under torch's checkpoint, its arguments in this store."""
@@ -325,48 +467,16 @@ class LayerInputs:
             )
         return out
 
-    def _pack(self, tensor: torch.Tensor) -> torch.Tensor | _Slot:
+    def _pack(self, tensor: torch.Tensor) -> torch.Tensor | Group:
         self._seen += 1
         size = tensor.numel() * tensor.element_size()
         # 4 dimensions: an attention mask, which all layers share.
         if not tensor.is_floating_point() or tensor.dim() > 3 or size < self.least or not tensor.is_contiguous():
             return tensor
-        # The newest stays on the device until the next one comes: its layer computes with it until then anyway.
-        if self._slots:
-            self._let_go(self._slots[-1])
-        else:
-            self.mover.reset()
-        slot = _Slot(len(self._slots), tensor._version, tensor, self.mover.out(tensor))
-        self._slots.append(slot)
-        self.moved += size
-        return slot
+        return self.put(tensor)
 
-    def _let_go(self, slot: _Slot) -> None:
-        if slot.near is not None and slot.near._version != slot.version:
-            raise RuntimeError(
-                "a layer changed its input in place, so its copy on the host cannot be trusted; use mode resident"
-            )
-        slot.near = None
-
-    def _unpack(self, saved: torch.Tensor | _Slot) -> torch.Tensor:
-        if isinstance(saved, torch.Tensor):
-            return saved
-        if saved.parked is None:
-            raise RuntimeError(
-                "a layer input was asked for twice, or after its micro-step: a graph can go backward once"
-            )
-        if saved.near is not None:
-            tensor = saved.near
-            self._let_go(saved)
-        else:
-            tensor = self.mover.take(saved.arriving or self.mover.back(saved.parked))
-        saved.parked = saved.arriving = None
-        before = self._slots[saved.index - 1] if saved.index else None
-        if before is not None and before.parked is not None and before.arriving is None and before.near is None:
-            before.arriving = self.mover.back(before.parked)
-        if self.held == 0:
-            self._slots.clear()
-        return tensor
+    def _unpack(self, saved: torch.Tensor | Group) -> torch.Tensor:
+        return saved if isinstance(saved, torch.Tensor) else self.take(saved)[0]
 
 
 def checkpoint_layers(model: nn.Module, store: LayerInputs | None = None) -> Callable[[], None]:

@@ -8,10 +8,11 @@ A row has T tokens, C of them of the completion; the letters are those of `terms
 | attention | 2 L T^2 h D forward (half of a square), again likewise, but where its output is kept | 586 |
 | ... backward | 2.5 times as many | 517 |
 | head | two products, 4 C H V | 619 |
-| the rest | 98 ps for each of the L (H + F) numbers of a token: norms, activations, casts, and the adapter | |
+| the rest | 98 ps for each of the L (H + F) numbers of a token (streamed 27): norms, activations, casts, adapter | |
 
 Measured on an H200 in bfloat16: the products, attention and the head alone; the rest is what they leave of a whole
-micro-step of 20,480 tokens of an 8B model (r 32, layers computed again), 3.42 s. Other cards are taken to be slower in
+micro-step of 20,480 tokens of an 8B model (r 32, layers computed again), 3.42 s, and of 71.8 ms for a streamed layer of
+it, what attention gave being kept. Other cards are taken to be slower in
 everything by their peak of dense bfloat16 products. Nothing was measured in float32.
 """
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 MEASURED = CARDS["h200"]
 LINEAR, FORWARD, BACKWARD, HEAD = 683e12, 586e12, 517e12, 619e12
-REST = 98e-12
+REST, STREAMED_REST = 98e-12, 27e-12
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,10 @@ def update_seconds(task: Task, config: GRPOConfig, plan: Plan, card: Card) -> Du
     every = rows * MEASURED.tflops / card.tflops
     linears = sum(inputs * outputs for _, inputs, outputs in s.linears) + s.routed
     square = 2 * s.layers * tokens**2 * s.heads * s.head_dim
+    rest = STREAMED_REST if plan.path.streamed else passes / 3 * REST
     return Duration(
         linears=every * passes * 2 * tokens * linears / LINEAR,
-        attention=every * square * ((passes - 1 - plan.path.keeps_attention) / FORWARD + 2.5 / BACKWARD),
+        attention=every * square * ((1 + plan.path.attends_again) / FORWARD + 2.5 / BACKWARD),
         head=every * 4 * config.max_completion_length * s.hidden * s.vocabulary / HEAD,
-        rest=every * passes / 3 * REST * tokens * s.layers * (s.hidden + s.intermediate),
+        rest=every * rest * tokens * s.layers * (s.hidden + s.intermediate),
     )

@@ -127,8 +127,9 @@ def estimate(task: Task, config: GRPOConfig, *, token_budget: int, path: Path, r
     most = (
         config.completions_per_step * task.longest(config) if path.streamed else most_tokens(task, config, token_budget)
     )
+    moments: Place = "host" if path.mode == "offload" and task.device == "cuda" else "device"
     terms = [
-        *always(task, config, rows),
+        *always(task, config, rows, moments=moments),
         *path.terms(task, config, min(token_budget, most)),
         *sampling(task, config, rows),
     ]

@@ -158,8 +158,8 @@ def folds(config: GRPOConfig, number: int, device: str) -> bool:
     return number == 4 and device == "cpu" and not config.load_in_4bit
 
 
-def always(task: Task, config: GRPOConfig, rows: int) -> Iterator[Term]:
-    """Yield what is there from the first step to the last."""
+def always(task: Task, config: GRPOConfig, rows: int, *, moments: Place = "device") -> Iterator[Term]:
+    """Yield what is there from the first step to the last; `moments`: where AdamW keeps its state."""
     shape, b = task.shape, task.number
     small = [inputs * outputs for _, inputs, outputs in quantised(task, config)]
     plain = shape.parameters - sum(small)
@@ -178,7 +178,8 @@ def always(task: Task, config: GRPOConfig, rows: int) -> Iterator[Term]:
     yield Term("adapter", 4 * numbers, f"4 x {numbers:,}")
     yield Term("gradients", 4 * numbers, f"4 x {numbers:,}")
     state = {"adamw_torch": 8, "adamw_8bit": 2, "sgd": 0}[config.optim]
-    yield Term("optimizer", state * numbers, f"{state} x {numbers:,} ({config.optim})")
+    place = moments if config.optim == "adamw_torch" else "device"
+    yield Term("optimizer", state * numbers, f"{state} x {numbers:,} ({config.optim})", place=place)
     yield Term("runtime", RUNTIME[task.device], "libraries and context")
 
 
@@ -230,18 +231,24 @@ def _adapted(name: str, config: GRPOConfig) -> bool:
     return any(name == target or name.endswith(f".{target}") for target in targets)
 
 
+def shares(task: Task, config: GRPOConfig) -> bool:
+    """Return whether rows of the longest completions share their prompt: it is enough of them (`WORTH`)."""
+    enough = task.longest_prompt * WORTH >= (WORTH - 1.0) * task.longest(config)
+    return task.shared is not False and enough
+
+
 def shared_width(task: Task, config: GRPOConfig, tokens: int) -> int:
     """Return the width of a sequence that rows share; 0 where none do."""
-    if task.shared is False:
+    if not shares(task, config):
         return 0
     group = task.longest_prompt + config.num_generations * config.max_completion_length
     return min(tokens, SHARED_WIDTH, max(group, MERGED_WIDTH))
 
 
-def attention_kept(task: Task) -> int:
+def attention_kept(task: Task, config: GRPOConfig) -> int:
     """Return what a layer's attention keeps of a token: queries, keys, values and its output, and a sum a head."""
     s, b = task.shape, task.number
-    repeated = 2 * b * s.head_dim * (s.heads - s.kv_heads) if task.shared is not False else 0
+    repeated = 2 * b * s.head_dim * (s.heads - s.kv_heads) if shares(task, config) else 0
     return 2 * b * s.head_dim * (s.heads + s.kv_heads) + 4 * s.heads + repeated
 
 

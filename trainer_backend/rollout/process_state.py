@@ -31,6 +31,35 @@ def kept_state(environment: Mapping[str, str] | None = None) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def kept_allocator() -> Iterator[None]:
+    """Put back the settings of torch's allocator (PYTORCH_ALLOC_CONF) when the block ends, if they have changed.
+
+    vLLM 0.25 turns expandable segments off while it makes its pool, and on again. It gives torch this setting alone,
+    and torch sets what it is not given to the default: max_split_size_mb, garbage_collection_threshold.
+
+    Not a part of `kept_state`, which is entered for each token: torch before 2.13 tells its settings only together with
+    a list of all blocks.
+    """
+    before = allocator_settings()
+    try:
+        yield
+    finally:
+        if before is not None and allocator_settings() != before:
+            torch._C._accelerator_setAllocatorSettings(before)
+
+
+def allocator_settings() -> str | None:
+    """Return the settings of torch's allocator as they were given last; None where it does not say."""
+    read: Any = getattr(torch._C, "_accelerator_getAllocatorSettings", None)
+    if read is not None:
+        return str(read())
+    if not torch.cuda.is_available():
+        return None
+    found: str | None = torch.cuda.memory._snapshot().get("allocator_settings", {}).get("PYTORCH_CUDA_ALLOC_CONF")
+    return found
+
+
 def _keep_torch(after: contextlib.ExitStack) -> None:
     cuda: Any = torch.cuda  # some of it has no types
     if cuda.is_initialized():

@@ -9,7 +9,7 @@ On a GPU decoding runs as CUDA graphs, without torch.compile, and the key-value 
 its memory is the trainer's in between. What differs between a CPU and a GPU is in `_engine_arguments` and `_asleep`.
 
 vLLM changes what belongs to the whole process (torch's default dtype, threads and switches, environment variables,
-signal handlers). `kept_state` puts all of it back after every call.
+signal handlers). `kept_state` puts all of it back after every call, `kept_allocator` what the start has changed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from trainer_backend.model.adapter import ADAPTER, save_adapter
 from trainer_backend.model.errors import MissingExtra
 from trainer_backend.plan import PREFILL, SAMPLED_ROWS, VLLM_RANKS
 from trainer_backend.rollout.options import SamplingOptions, vllm_arguments
-from trainer_backend.rollout.process_state import kept_state
+from trainer_backend.rollout.process_state import kept_allocator, kept_state
 from trainer_backend.rollout.types import FinishReason, Rollout, Sampled
 from trainer_backend.rollout.vllm_inside import Handover, sleep_beside_others, weights_stay
 
@@ -178,7 +178,8 @@ class VllmSampler:
             "max_lora_rank": _rank(model, self.name),
         }
         try:
-            with kept_state(ENVIRONMENT | _allocator(os.environ.get("PYTORCH_ALLOC_CONF", ""))):
+            settings = ENVIRONMENT | _allocator(os.environ.get("PYTORCH_ALLOC_CONF", ""))
+            with kept_state(settings), kept_allocator():
                 import vllm
 
                 self._vllm = vllm

@@ -20,7 +20,8 @@ from trainer_backend.model.forward import (
     text_config,
     trial,
 )
-from trainer_backend.model.streamed.layer import Block, Kept, Line, Segment, backward, forward
+from trainer_backend.model.offload import LayerInputs
+from trainer_backend.model.streamed.layer import Block, Keep, Kept, Line, Segment, backward, forward
 from trainer_backend.model.streamed.projection import Projection, Unfit
 from trainer_backend.ops.elementwise import Activation, Norm, wide
 from trainer_backend.sizes import STREAMED_CHUNK
@@ -47,14 +48,17 @@ class Streamed:
         blocks: Its layers.
         norm: After the last of them.
         chunk: Tokens that go through a layer at a time.
-        keep_attention: Whether what attention gives is kept for the backward pass, and not computed again.
+        keep: What of a layer is kept for the backward pass, and not computed again (`layer.Kept` counts the bytes).
+        store: Where it waits; None: where it was made. With keep "all" it stays there in any case: what would be copied
+            takes longer than computing it again.
     """
 
     model: nn.Module
     blocks: tuple[Block, ...]
     norm: Norm
     chunk: int = STREAMED_CHUNK
-    keep_attention: bool = True
+    keep: Keep = "attention"
+    store: LayerInputs | None = None
 
     def hidden_states(
         self, input_ids: torch.Tensor, position_ids: torch.Tensor, segments: Sequence[Segment]
@@ -71,10 +75,13 @@ class Streamed:
         cos, sin = decoder.rotary_emb(x, position_ids=position_ids.unsqueeze(0))
         line = Line(cos[0], sin[0], segments, self.chunk)
         x = x[0]
-        keep = self.keep_attention and torch.is_grad_enabled()
         layer: Any = _Layer  # torch's own types are not complete
         for block in self.blocks:
-            x = layer.apply(x, block, line, keep, *block.parameters())
+            parameters = block.parameters()
+            # What has no backward pass keeps nothing: the store would wait for it.
+            learns = torch.is_grad_enabled() and any(one.requires_grad for one in (x, *parameters))
+            store = self.store if learns and self.keep != "all" else None
+            x = layer.apply(x, block, line, self.keep if learns else "inputs", store, *parameters)
         norm: Any = _Normed
         found: torch.Tensor = norm.apply(x, self.norm, self.chunk)
         return found
@@ -83,25 +90,32 @@ class Streamed:
 class _Layer(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: torch.Tensor, block: Block, line: Line, keep: bool, *parameters: nn.Parameter
+        ctx: Any,
+        x: torch.Tensor,
+        block: Block,
+        line: Line,
+        keep: Keep,
+        store: LayerInputs | None,
+        *parameters: nn.Parameter,
     ) -> torch.Tensor:
+        group = None if store is None else store.put(x.detach())
         with torch.autocast(x.device.type, enabled=False):
-            y, kept = forward(block, x, line, keep=keep)
-        # Saved as autograd saves, so that hooks (`offload.LayerInputs`) may move them to the host.
-        ctx.save_for_backward(x, *(() if kept is None else (kept.out, kept.lse)))
-        ctx.block, ctx.line = block, line
+            y, kept = forward(block, x, line, keep)
+        if store is None or group is None:
+            ctx.save_for_backward(x, *kept.tensors())
+        else:
+            store.add(group, *kept.tensors())
+        ctx.block, ctx.line, ctx.store, ctx.group = block, line, store, group
         return y
 
     @staticmethod
     def backward(ctx: Any, *slopes: torch.Tensor) -> Any:
-        x, *kept = ctx.saved_tensors
+        x, *kept = ctx.saved_tensors if ctx.store is None else ctx.store.take(ctx.group)
         # Nobody else reads the gradient of a layer's output: the next layer, or the norm, has made it.
         slope = slopes[0] if slopes[0].is_contiguous() else slopes[0].contiguous()
         with torch.autocast(x.device.type, enabled=False):
-            found = backward(
-                ctx.block, x, slope, ctx.line, Kept(*kept) if kept else None, inputs=ctx.needs_input_grad[0]
-            )
-        return (slope if ctx.needs_input_grad[0] else None, None, None, None, *found)
+            found = backward(ctx.block, x, slope, ctx.line, Kept(*kept), inputs=ctx.needs_input_grad[0])
+        return (slope if ctx.needs_input_grad[0] else None, None, None, None, None, *found)
 
 
 class _Normed(torch.autograd.Function):

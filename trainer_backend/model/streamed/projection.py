@@ -102,9 +102,12 @@ class Opened:
     adapters: list[tuple[torch.Tensor, torch.Tensor, float]]
     sums: list[torch.Tensor]
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return y [rows, outputs] of x [rows, inputs]."""
-        y = nn.functional.linear(x, self.weight, self.bias)
+    def forward(self, x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Return y [rows, outputs] of x [rows, inputs]; written to `out` where given."""
+        if self.bias is None:
+            y = torch.mm(x, self.weight.T, out=out)
+        else:
+            y = torch.addmm(self.bias, x, self.weight.T, out=out)
         for a, b, scale in self.adapters:
             y.addmm_(x @ a.T, b.T, alpha=scale)
         return y
