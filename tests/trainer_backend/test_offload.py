@@ -357,7 +357,9 @@ class TestOnCuda:
         device = torch.device("cuda")
         torch.manual_seed(0)
         sizes = SIZES | {"hidden_size": 1024, "intermediate_size": 2048, "num_hidden_layers": 12}
-        model = AutoModelForCausalLM.from_config(LlamaConfig(**sizes, num_key_value_heads=2)).to(device).train()
+        # As many heads of keys as of queries: others the memory-efficient attention of torch does not take.
+        heads = {"num_key_value_heads": sizes["num_attention_heads"]}
+        model = AutoModelForCausalLM.from_config(LlamaConfig(**(sizes | heads))).to(device).train()
         model.get_input_embeddings().requires_grad_(False)  # its gradient is added up in any order
         ids = torch.arange(4096, device=device).view(1, -1) * 7 % 61
 

@@ -540,7 +540,7 @@ def test_rows_with_a_short_prompt_are_planned_apart(shape_8b: Shape) -> None:
         token_budget=8192,
         path=KEEP,
     )
-    assert (short.training, bytes_of(short, "attention mask")) == (apart.training, 0)
+    assert short.training == apart.training and "attention mask" not in [term.name for term in short.terms]
     assert bytes_of(long, "attention mask") > 0 and long.training > short.training
 
 

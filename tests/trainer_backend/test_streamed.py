@@ -391,3 +391,37 @@ def test_all_that_is_kept_serves_one_backward_pass() -> None:
     states.sum().backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         states.sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("segments", "chunks"),
+    [
+        pytest.param([(0, 20)], [(0, 8), (8, 16), (16, 20)], id="one long row"),
+        pytest.param([(0, 3), (3, 6), (6, 9), (9, 12)], [(0, 6), (6, 12)], id="short rows are not cut"),
+        pytest.param([(0, 5), (5, 22)], [(0, 5), (5, 13), (13, 21), (21, 22)], id="a long row begins a chunk"),
+        pytest.param([(0, 17), (17, 19)], [(0, 8), (8, 16), (16, 19)], id="the rest of a row has company"),
+        pytest.param([(0, 8), (8, 16)], [(0, 8), (8, 16)], id="just full"),
+    ],
+)
+def test_chunks_begin_with_long_rows(segments: list[tuple[int, int]], chunks: list[tuple[int, int]]) -> None:
+    there = torch.zeros(segments[-1][1], 2)
+    line = layer.Line(there, there, [Segment(*one) for one in segments], 8)
+    assert line.chunks() == chunks
+
+
+def test_blocks_whose_size_recurs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of full chunks, which long rows have; a kernel that needs a plan for each size is for them alone."""
+    asked: list[tuple[int, bool]] = []
+
+    def noted(q: torch.Tensor, *, recurs: bool = False) -> str:
+        asked.append((q.shape[0], recurs))
+        return "cpu"
+
+    found = streamed(tiny_model("llama", torch.float32), 4)
+    monkeypatch.setattr(layer, "kernel_for", noted)
+    positions = torch.tensor([0, 1, *range(9)])
+    found.hidden_states(torch.arange(11), positions, [Segment(0, 2), Segment(2, 11)])
+    # Rows of 2 and 9: a chunk of 2, two full ones, of which the second sees the first, and one token that sees both.
+    first = [(2, False), (4, True), (4, True), (4, True), (1, False), (1, False)]
+    assert asked[: len(first)] == first
+    assert attention.kernel_for(torch.zeros(4, 2, 8), recurs=True) == "cpu"
