@@ -553,6 +553,11 @@ def test_what_is_set_is_kept(shape_8b: Shape) -> None:
     assert bytes_of(offload, "... on the way") == sum(bytes_of(offload, name) for name in waiting[:2]) // 32 * 2
     again = make_plan(task(shape_8b), config(gradient_checkpointing=True), free=free)
     assert again.path is STREAMED
+    both = config(mode="offload", gradient_checkpointing=False)  # inputs that wait are there to be computed from
+    assert make_plan(task(shape_8b), both, free=free).path is STREAMED_OFFLOAD
+    for cpu in (True, False):
+        there = task(shape_8b, device="cpu") if cpu else task(shape_8b, streams=False)
+        assert make_plan(there, both, free=free).path is OFFLOAD
     kept = make_plan(task(shape_8b), config(gradient_checkpointing=False, fit_in=20), free=free)
     assert not kept.path.checkpointing
     tokens = make_plan(task(shape_8b), config(token_budget=3000), free=free)

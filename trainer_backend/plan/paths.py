@@ -280,7 +280,8 @@ def open_paths(task: Task, config: GRPOConfig) -> Iterator[tuple[Path, int]]:
     """Yield the paths that the settings leave open, the fastest first, each with the tokens of a micro-step down to
     which it is tried before the next one."""
     cuda, again = task.device == "cuda", config.gradient_checkpointing
-    on_device, on_host = config.mode != "offload", config.mode != "resident" and again is not False
+    on_device = config.mode != "offload"
+    on_host = not on_device or (config.mode == "auto" and again is not False)
     found = streams(task, config)
     if on_device and again is not True:
         least = 0 if again is False else WORTHWHILE[task.device]
