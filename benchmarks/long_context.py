@@ -91,7 +91,6 @@ ROWS = (
 def make_model(row: Row) -> Any:
     """Return a random model of the row's shape with an adapter, on the device."""
     import torch
-    from peft import LoraConfig, get_peft_model
     from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(0)
@@ -101,6 +100,14 @@ def make_model(row: Row) -> Any:
         base = AutoModelForCausalLM.from_config(settings, dtype=torch.bfloat16, attn_implementation="sdpa")
     if row.four_bit:
         quantise(base)
+    return with_adapter(base)
+
+
+def with_adapter(base: Any) -> Any:
+    """Return a model with LoRA r=32 on its linear layers, random on both sides, so that both get gradients."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+
     lora = LoraConfig(r=32, lora_alpha=32, target_modules="all-linear", exclude_modules=["lm_head"])
     model = get_peft_model(base, lora)
     for name, weight in model.named_parameters():
@@ -413,8 +420,9 @@ def run_all(rows: Sequence[Row], out: Path) -> None:
         command = [sys.executable, __file__, row.name, "--here"]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
         found = [line for line in done.stdout.splitlines() if line.startswith("{")]
-        with out.open("a", encoding="utf-8") as file:
-            file.writelines(f"{line}\n" for line in found)
+        if done.returncode == 0:  # else it is to be run again
+            with out.open("a", encoding="utf-8") as file:
+                file.writelines(f"{line}\n" for line in found)
         print("\n".join(found))
         print(f"{row.name}: exit code {done.returncode}, {time.perf_counter() - start:.0f} s", flush=True)
 

@@ -14,9 +14,10 @@ import dataclasses
 import json
 import statistics
 import time
+from typing import Any
 
 import torch
-from peft import LoraConfig, get_peft_model
+from long_context import with_adapter
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from trainer_backend.batch import Row
@@ -28,7 +29,7 @@ from trainer_backend.step import Policy, StepSettings, update
 GB = 1e9
 
 
-def make_model(layers: int, hidden: int, vocabulary: int) -> torch.nn.Module:
+def make_model(layers: int, hidden: int, vocabulary: int) -> Any:
     """Return a random Llama in bfloat16 with a random adapter; 4,096 hidden numbers are Llama-3.1-8B's shape."""
     torch.manual_seed(0)
     shape = LlamaConfig(
@@ -43,12 +44,7 @@ def make_model(layers: int, hidden: int, vocabulary: int) -> torch.nn.Module:
     )
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
         base = AutoModelForCausalLM.from_config(shape, dtype=torch.bfloat16, attn_implementation="sdpa")
-    lora = LoraConfig(r=32, lora_alpha=32, target_modules="all-linear", exclude_modules=["lm_head"])
-    model = get_peft_model(base, lora)
-    for name, weight in model.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(weight, std=0.01)
-    return model
+    return with_adapter(base)
 
 
 def main() -> None:

@@ -446,9 +446,9 @@ def model_settings(job: Job) -> Any:
         return None
 
 
-def _known(room: Room, loaded: Loaded, streams: bool) -> Room:
-    """Return the plan, now that the model was tried out."""
-    task = replace(room.task, shared=loaded.shares_prefixes, dense=isinstance(loaded.head, Dense), streams=streams)
+def _known(room: Room, **known: Any) -> Room:
+    """Return the plan, now that the model was tried out: fields of `plan.Task`."""
+    task = replace(room.task, **known)
     plan = planning.make_plan(task, room.config, free=room.free, free_host=room.free_host)
     return replace(room, task=task, plan=plan)
 
@@ -467,7 +467,7 @@ class Ready:
         sampler: Draws from the model as it is.
         room: The plan; None where there is none.
         start: The adapter as training found it, for `adapter.norm_of_change`.
-        streamed: Whether layers are streamed, in words; where the model has none that can be, the reason.
+        streamed: Whether layers are streamed, in words; where they were to be and cannot, the reason.
         store: Where layer inputs wait for the backward pass; None: where they were made.
         undo: Takes the checkpoints off the model's layers; None: there are none.
     """
@@ -513,15 +513,21 @@ def make_ready(
     loaded = load(
         config, model=job.model, processing_class=encoded.tokenizer, peft_config=job.peft_config, device=device
     )
-    found = _streamed(loaded)
-    room = _known(room, loaded, isinstance(found, Streamed)) if room is not None else None
+    found: Streamed | str = "no"
+    if room is not None:
+        room = _known(room, shared=loaded.shares_prefixes, dense=isinstance(loaded.head, Dense))
+        if room.plan.path.streamed or room.plan.path.checkpointing:  # else trying it would only cost time
+            found = _streamed(loaded)
+            room = _known(room, streams=isinstance(found, Streamed))
     start = adapter.snapshot(loaded.model)
     if restore is not None:
         restore(loaded)
     path = room.plan.path if room is not None else None
     store = undo = streamed = None
     if room is not None and path is not None and path.mode == "offload":
-        store = LayerInputs(mover_for(device, room.free_host))
+        moments = room.plan.total("always", place="host")
+        limit = None if room.free_host is None else room.free_host - moments
+        store = LayerInputs(mover_for(device, limit))
     if path is not None and path.keep:
         assert isinstance(found, Streamed)  # `_known` has planned with it
         streamed = replace(found, keep=path.keep, chunk=path.chunk, store=store)

@@ -14,6 +14,7 @@ pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
 import torch
+from one_thread import one_thread  # noqa: F401
 from tiny_runs import PROMPTS, tiny_config, tiny_llama, tokenizer, write_job
 
 from rewardkit.errors import UsageError
@@ -23,15 +24,6 @@ from trainer_backend.model.adapter import checksum
 from trainer_backend.model.offload import InPlace
 from trainer_backend.rollout.transformers_sampler import TransformersSampler
 from trainer_backend.train import run_file
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    """Tiny models on a shared machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def look(folder: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any] | None = None, **how: Any) -> Any:

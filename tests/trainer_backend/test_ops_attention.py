@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="the operations need torch")
 
+from trainer_backend.ops import attention  # noqa: E402
 from trainer_backend.ops.attention import attend, attend_backward, kernel_for, put_together  # noqa: E402
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -86,6 +88,24 @@ def test_scores_of_very_different_sizes() -> None:
 def test_a_single_block_is_left_as_it_is() -> None:
     one = attend(*(random(5, 2, 8, seed=seed) for seed in range(3)), causal=True, scale=SCALE, kernel="cpu")
     assert put_together([one]) is one
+
+
+@pytest.mark.parametrize(
+    ("queries", "width", "recurs", "hopper", "kernel"),
+    [
+        pytest.param(2048, 128, True, True, "cudnn", id="full chunks"),
+        pytest.param(2048, 128, False, True, "flash", id="once"),
+        pytest.param(4, 128, True, True, "flash", id="a trial"),
+        pytest.param(2048, 256, True, True, "flash", id="wide heads"),
+        pytest.param(2048, 128, True, False, "flash", id="not measured there"),
+    ],
+)
+def test_which_kernel_a_gpu_takes(
+    queries: int, width: int, recurs: bool, hopper: bool, kernel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "_hopper", lambda device: hopper)
+    q: Any = SimpleNamespace(device=SimpleNamespace(type="cuda"), shape=(queries, 32, width))
+    assert kernel_for(q, recurs=recurs) == kernel
 
 
 @CUDA

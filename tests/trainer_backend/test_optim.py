@@ -92,6 +92,11 @@ def test_moments_on_the_host_leave_the_device() -> None:
     optimizer.step()
     assert torch.cuda.memory_allocated() - before < 1 << 20 < weight.numel()
     assert optimizer.state[weight]["exp_avg"].is_pinned()
+    saved = copy.deepcopy(optimizer.state_dict())
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    optimizer.load_state_dict(saved)  # nor do they come there when a run is resumed
+    assert torch.cuda.max_memory_allocated() - before < 1 << 20 and optimizer.state[weight]["exp_avg"].is_pinned()
 
 
 def test_8bit_state_is_8bit() -> None:

@@ -40,6 +40,7 @@ from trainer_backend.plan import (
     available_host,
     does_not_fit,
     estimate,
+    free_memory,
     make_plan,
     nf4_bytes,
     out_of_memory,
@@ -54,6 +55,7 @@ from trainer_backend.plan.paths import (
     STREAMED_ALL,
     STREAMED_OFFLOAD,
     Path,
+    streams,
 )
 
 LLAMA_8B = LlamaConfig(
@@ -493,6 +495,8 @@ def test_a_model_streams_as_it_was_found_and_before_that_as_its_configuration_sa
 
     assert path(shape_8b, {}) is STREAMED
     assert path(shape_8b, {}, lora_dropout=0.1) is RECOMPUTE
+    assert not streams(task(shape_8b, number=4), config())  # attention in float32 has no kernel on a GPU
+    assert streams(task(shape_8b, number=4, device="cpu"), config())
     assert path(shape_8b, {"streams": False}) is RECOMPUTE
     assert path(shape_8b, {"dense": True}) is not STREAMED
     assert path(shape_8b, {}, mode="offload") is STREAMED_OFFLOAD
@@ -634,6 +638,13 @@ def test_the_table_names_every_term(shape_8b: Shape) -> None:
         assert (term.name in table) == bool(term.bytes)
     assert f"{made.device_peak / GB:.3f}" in table and "of 133.00 that it may take" in table
     assert "waiting on the host" in made.sentence()
+
+
+def test_processes_on_one_host_share_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer_backend.plan.memory.available_host", lambda: 80)
+    assert free_memory("cpu") == (80, None)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    assert free_memory("cpu") == (10, None)
 
 
 def test_free_host_memory_is_read() -> None:

@@ -19,6 +19,7 @@ torch = pytest.importorskip("torch", reason="the trainer needs torch")
 pytest.importorskip("transformers", reason="the models of these tests are transformers'")
 pytest.importorskip("peft", reason="the adapters of these tests are peft's")
 
+from one_thread import one_thread  # noqa: E402, F401
 from tiny_policies import KeepGradients, dense_loss, laid_out, make_rows, near, tiny_policy  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
@@ -32,14 +33,6 @@ from trainer_backend.optim import build_optimizer, build_scheduler  # noqa: E402
 from trainer_backend.step import Policy, StepSettings, may_drop, score, update  # noqa: E402
 
 LONGEST = 8
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def settings(loss: Any = None, **changes: Any) -> StepSettings:

@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch", reason="the trainer needs torch")
 pytest.importorskip("transformers", reason="the models of these tests are transformers'")
 pytest.importorskip("peft", reason="the adapters of these tests are peft's")
 
+from one_thread import one_thread  # noqa: E402, F401
 from tiny_policies import VOCABULARY, KeepGradients, laid_out, make_rows, near, tiny_policy  # noqa: E402
 
 from trainer_backend import step as stepping  # noqa: E402
@@ -24,14 +25,6 @@ from trainer_backend.model.forward import Branch, Dense  # noqa: E402
 from trainer_backend.step import Policy, StepResult, StepSettings, score, update  # noqa: E402
 
 KINDS: dict[str, dict[str, Any]] = {"llama": {}, "qwen2": {}, "qwen3": {"head_dim": 12}}
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @functools.lru_cache(maxsize=len(KINDS))

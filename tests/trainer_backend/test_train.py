@@ -29,6 +29,7 @@ pytest.importorskip("peft")
 
 import numpy as np
 import torch
+from one_thread import one_thread  # noqa: F401
 from peft import LoraConfig, PeftModel, get_peft_model
 from planned_runs import TINY, planned_run, write_random_model
 from safetensors.torch import load_file
@@ -65,15 +66,6 @@ from trainer_backend.run import OutOfMemory
 from trainer_backend.train import run_file
 
 ROWS = [{"id": f"p{at}", "prompt": text} for at, text in enumerate(PROMPTS)]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    """Tiny models on a shared machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def share(completion: str) -> float:
@@ -1226,6 +1218,19 @@ def test_layers_are_streamed_as_the_plan_says(tmp_path: Path, path: Any, monkeyp
     out = trainer(tmp_path, max_steps=2).train()
     assert found and set(found) == {(path.keep, path.chunk, path.mode == "offload")}
     assert out.learning.learned and (path.mode == "offload") == (moved[-1] > 0)
+
+
+def test_a_model_is_tried_only_where_its_layers_might_be_streamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU the trial compiles kernels, which takes seconds."""
+    tried: list[str] = []
+    inner = setup.streamed_of
+    monkeypatch.setattr(setup, "streamed_of", lambda *args: tried.append("yes") or inner(*args))
+    for folder, how in (("kept", {}), ("again", STREAMED)):
+        trainer(tmp_path / folder, max_steps=1, **how).train()
+    told = [json.loads((tmp_path / folder / "env.json").read_text())["streamed"] for folder in ("kept", "again")]
+    assert (tried, told) == (["yes"], ["no", "yes"])
 
 
 def test_a_model_that_cannot_be_streamed_says_why_once_and_trains(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ import torch
 Kernel: TypeAlias = Literal["cpu", "flash", "cudnn"]
 
 _NO_DROPOUT = 0.0
+_WORTH_A_PLAN = 512  # queries; a model is tried with a few (`model.streamed`), which should not hang on cuDNN's plans
 
 
 def kernel_for(q: torch.Tensor, *, recurs: bool = False) -> Kernel:
@@ -36,7 +37,7 @@ def kernel_for(q: torch.Tensor, *, recurs: bool = False) -> Kernel:
     """
     if q.device.type != "cuda":
         return "cpu"
-    if recurs and q.dtype in (torch.bfloat16, torch.float16) and q.shape[2] <= 128 and _hopper(q.device):
+    if recurs and q.shape[0] >= _WORTH_A_PLAN and q.shape[2] <= 128 and _hopper(q.device):
         return "cudnn"
     return "flash"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,13 +18,17 @@ _CGROUP = (
 
 
 def free_memory(device: torch.device | str) -> tuple[int, int | None]:
-    """Return the free bytes of a device, and of the host where it is another memory."""
+    """Return the free bytes of a device, and of the host where it is another memory.
+
+    Processes that train together on one host each have their part of it: LOCAL_WORLD_SIZE, which torchrun sets.
+    """
     import torch
 
     place = torch.device(device)
+    host = available_host() // int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
     if place.type == "cuda":
-        return int(torch.cuda.mem_get_info(place)[0]), available_host()
-    return available_host(), None
+        return int(torch.cuda.mem_get_info(place)[0]), host
+    return host, None
 
 
 def available_host(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:

@@ -273,7 +273,10 @@ def streams(task: Task, config: GRPOConfig) -> bool:
     """Return whether the layers of a model can be streamed: as it was found, or as its configuration says."""
     if task.dense:
         return False
-    return task.shape.streams and not config.lora_dropout if task.streams is None else task.streams
+    if task.streams is not None:
+        return task.streams
+    # No kernel of a GPU's takes attention in float32 apart (`ops.attention`).
+    return task.shape.streams and not config.lora_dropout and (task.device != "cuda" or task.number == 2)
 
 
 def open_paths(task: Task, config: GRPOConfig) -> Iterator[tuple[Path, int]]:
